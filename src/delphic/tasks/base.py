@@ -1,0 +1,30 @@
+"""What a task is: problems, and a reward for what the policy wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One prompt and what a reward function may know about it.
+
+    `columns` are the extra values a reward function receives by name (the gold answer among them).
+    """
+
+    prompt: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Task(Protocol):
+    """Problems and their reward. Nothing here knows of models or tensors."""
+
+    name: str
+    train: Sequence[Problem]
+    held_out: Sequence[Problem]
+
+    def reward(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[float | None]:
+        """The task's own reward of each completion; `None` where it does not apply."""
+        ...
