@@ -128,7 +128,10 @@ def balance(rewards: Array, valid: Array, priority: Array) -> Array:
     with the lowest `priority` (independent uniforms) go.
     """
     xp = array_namespace(rewards)
-    negative = valid & (rewards < mean(rewards, valid)) & ~all_equal(rewards, valid)
+    # a reward that is the mean itself must not turn negative by the rounding of one order of the rows
+    size = xp.max(xp.where(valid, xp.abs(rewards), xp.zeros_like(rewards)), axis=-1, keepdims=True)
+    below = rewards < mean(rewards, valid) - 1e-12 * size
+    negative = valid & below & ~all_equal(rewards, valid)
     n_negative = masked_count(rewards, negative)
     n_rest = masked_count(rewards, valid) - n_negative
     key = xp.where(negative, priority, xp.full_like(priority, float("inf")))

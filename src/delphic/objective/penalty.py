@@ -35,6 +35,8 @@ def kl_factor(delta: Array, ratio: Array, estimator: str, corrected: bool) -> Ar
     if estimator == "k2":
         return delta
     xp = array_namespace(delta)
+    if estimator == "k1":
+        return xp.ones_like(delta)
     return -xp.expm1(-delta)
 
 

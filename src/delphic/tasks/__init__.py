@@ -1,0 +1,26 @@
+"""Problems and verifiable rewards; one file a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from delphic.config import TaskConfig
+from delphic.errors import UserError
+from delphic.tasks.arithmetic import Arithmetic
+from delphic.tasks.base import Problem, Task
+from delphic.tasks.file import FileTask
+from delphic.tasks.rewards import RewardFunction, evaluate, load_rewards
+
+
+def make_task(config: TaskConfig, held_out: int, seed: int, folder: Path) -> Task:
+    """The configured task. Paths are relative to `folder`, the config file's."""
+    if config.name == "file":
+        path = folder / str(config.path)
+        return FileTask(path, config.prompt_column, config.answer_column, config.template, config.held_out_share, seed)
+    try:
+        return Arithmetic(config.low, config.high, config.size, held_out, seed)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+__all__ = ["Arithmetic", "FileTask", "Problem", "RewardFunction", "Task", "evaluate", "load_rewards", "make_task"]

@@ -22,8 +22,12 @@ class Task(Protocol):
     """Problems and their reward. Nothing here knows of models or tensors."""
 
     name: str
-    train: Sequence[Problem]
-    held_out: Sequence[Problem]
+
+    @property
+    def train(self) -> Sequence[Problem]: ...
+
+    @property
+    def held_out(self) -> Sequence[Problem]: ...
 
     def reward(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[float | None]:
         """The task's own reward of each completion; `None` where it does not apply."""

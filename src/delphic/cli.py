@@ -1,0 +1,110 @@
+"""The command line: one function per command, no logic. Heavy imports happen inside the command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from delphic import __version__
+from delphic.errors import UserError, nearest
+
+HELP = """\
+delphic: plan, train and diagnose group-relative RL for language models.
+
+before a run
+  objective   what an objective does to given rewards; --list shows the table
+
+during
+  train       run a config: delphic train CONFIG.toml [--section.key value ...]
+
+delphic COMMAND --help tells more of each."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status (0 fine, 1 the run failed, 2 a mistake in what was given, 130 Ctrl-C)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP)
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"delphic {__version__}")
+        return 0
+    command = COMMANDS.get(arguments[0])
+    try:
+        if command is None:
+            raise UserError(f'there is no command "{arguments[0]}"{nearest(arguments[0], COMMANDS)}')
+        return command(arguments[1:])
+    except UserError as error:
+        print(f"delphic: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with its complaints in our form."""
+
+    def error(self, message: str) -> Any:
+        raise UserError(f"{self.prog.removeprefix('delphic ')}: {message}")
+
+
+def train(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic train",
+        description="Train a model as a config file says; every key of the config is an option, too.",
+        add_help=False,
+    )
+    parser.add_argument("config", type=Path, nargs="?", help="TOML file, such as examples/demo.toml")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in the output folder, if there is one"
+    )
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
+    parser.add_argument("-h", "--help", action="store_true", help="show this and every key")
+    known, rest = parser.parse_known_args(arguments)
+    if known.help:
+        from delphic.config_help import describe_fields
+
+        parser.print_help()
+        print("\n" + describe_fields())
+        return 0
+    if known.config is None:
+        raise UserError("train: which config? Try: delphic train examples/demo.toml")
+    from delphic.commands import run_train
+    from delphic.config import load_config
+    from delphic.config_help import parse_overrides
+
+    config = load_config(known.config, parse_overrides(rest))
+    return run_train(config, known.config, known.resume, known.json)
+
+
+def objective(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic objective",
+        description='What an objective does to rewards. Groups are separated by ";", completions by ",".',
+    )
+    parser.add_argument("name", nargs="?", help="a preset, such as grpo")
+    parser.add_argument("--list", action="store_true", help="show the table of presets")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one choice of the row")
+    parser.add_argument("--rewards", help='such as "1,0,0,0;1,nan,3"')
+    parser.add_argument("--ratios", help="π/π_behaviour of each completion, read as one token; default 1")
+    parser.add_argument("--reference-ratios", help="π/π_reference of each completion, for a KL term")
+    parser.add_argument("--lengths", help="tokens of each completion")
+    parser.add_argument("--values", help="V(x): one a group, or one a completion")
+    parser.add_argument("--score-norms", help="‖∇ log π‖² of each completion")
+    parser.add_argument("--max-length", type=int, help="length limit, for overlong shaping")
+    parser.add_argument("--seed", type=int, default=0, help="decides what is dropped at random")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands import run_objective
+
+    return run_objective(known)
+
+
+COMMANDS = {"train": train, "objective": objective}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

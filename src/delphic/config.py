@@ -1,0 +1,242 @@
+"""RunConfig: everything a run is made of. Frozen; read from TOML; every field documented; unknown keys refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from delphic.errors import UserError, nearest
+from delphic.objective.objective import Objective
+from delphic.objective.presets import build
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelConfig(Section):
+    path: str = Field("builtin", description='"builtin", or a folder that transformers loads.')
+    threads: int = Field(
+        0, ge=0, description="CPU threads; 0 = torch's choice. Part of what makes a run bit-reproducible."
+    )
+
+
+class TaskConfig(Section):
+    name: Literal["arithmetic", "file"] = Field("arithmetic", description="Where problems come from.")
+    low: int = Field(1, ge=0, description="arithmetic: smallest operand.")
+    high: int = Field(20, ge=0, description="arithmetic: largest operand.")
+    size: int = Field(5000, ge=1, description="arithmetic: number of training problems.")
+    path: str | None = Field(None, description="file: a JSONL file, relative to the config file.")
+    prompt_column: str = Field("prompt", description="file: column with the problem's text.")
+    answer_column: str | None = Field(
+        None, description="file: column with the gold answer; must be there in every row."
+    )
+    template: str = Field("{prompt}", description="file: the prompt; {prompt} and {any column} are replaced.")
+    held_out_share: float = Field(0.2, ge=0, lt=1, description="file: share of rows held out, chosen by the seed.")
+    rewards: tuple[str, ...] = Field(
+        (),
+        description='Reward functions "module:function" (TRL signature); empty = the task\'s own. Modules are also looked up beside the config file.',
+    )
+    reward_weights: tuple[float, ...] = Field((), description="One weight a reward function; empty = all 1.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskConfig:
+        if self.reward_weights and len(self.reward_weights) != len(self.rewards):
+            raise ValueError(
+                f"reward_weights has {len(self.reward_weights)} entries for {len(self.rewards)} reward functions"
+            )
+        if self.name == "file" and not self.path:
+            raise ValueError('name = "file" needs path')
+        if self.name == "file" and not self.rewards:
+            raise ValueError('name = "file" needs rewards: one "module:function" at least, or "exact_match"')
+        return self
+
+
+class SamplingConfig(Section):
+    prompts: int = Field(16, ge=1, description="Prompts (groups) per step.")
+    completions: int = Field(16, ge=1, description="Completions per prompt, G.")
+    max_new_tokens: int = Field(8, ge=1, description="Length limit of a completion, tokens.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature; the learner scores at the same one.")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Nucleus; below 1 only where no importance weight needs the full support."
+    )
+    stop: str = Field("", description="A token whose text contains this ends the completion (besides the end token).")
+    order: Literal["independent", "epochs"] = Field(
+        "independent", description="Prompts drawn independently, or by reshuffled epochs."
+    )
+    dynamic: bool = Field(
+        False, description="Refill silent groups with fresh prompts (DAPO), judged on the unshaped reward."
+    )
+    dynamic_attempts: int = Field(5, ge=1, description="Rounds of refilling before a step goes on with what it has.")
+    oracle_samples: int = Field(0, ge=0, description="Extra completions per prompt that only estimate V(x).")
+    batch_rows: int = Field(512, ge=1, description="Completions decoded at once; bounds the memory of sampling.")
+
+
+class TrainConfig(Section):
+    steps: int = Field(100, ge=1, description="Steps (rollout batches learned).")
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="adamw, or sgd with momentum.")
+    learning_rate: float = Field(1e-4, ge=0, description="Peak learning rate.")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="adamw: decay of the first and second moment.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="sgd: momentum.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled (adamw) or added to the gradient (sgd).")
+    warmup_steps: int = Field(0, ge=0, description="Linear warm-up, optimiser updates.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Decay to 0 over the run after the warm-up."
+    )
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradient clipping, global norm.")
+    minibatches: int = Field(
+        1, ge=1, description="Optimiser updates per pass over a rollout batch (groups split at random)."
+    )
+    passes: int = Field(1, ge=1, description="Passes over each rollout batch.")
+    token_budget: int = Field(
+        16384, ge=1, description="Tokens (padding included) of one forward pass; never changes the gradient."
+    )
+    sync_interval: int = Field(1, ge=1, description="m: the sampler gets new weights every m steps.")
+    sync_offset: int = Field(0, ge=0, description="n: rollouts are used n steps after they could have been.")
+    offline: str | None = Field(
+        None, description="A Parquet file or folder of recorded rollouts to learn from; nothing is sampled."
+    )
+    reference_every: int = Field(
+        10,
+        ge=0,
+        description="Steps between measurements of the KL to the initial policy; 0 = only if the objective needs it.",
+    )
+    value_learning_rate: float = Field(1e-2, gt=0, description="critic: learning rate of the value head (adamw).")
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.minibatches * self.passes
+
+
+class EvaluationConfig(Section):
+    every: int = Field(
+        25, ge=0, description="Steps between evaluations on held-out problems; 0 = only before and after."
+    )
+    problems: int = Field(200, ge=0, description="Held-out problems; 0 = no evaluation.")
+    samples: int = Field(4, ge=1, description="Completions per held-out problem, at the training temperature.")
+
+
+class CheckpointConfig(Section):
+    every: int = Field(25, ge=1, description="Steps between checkpoints.")
+    keep: int = Field(2, ge=1, description="Checkpoints kept, the newest ones; the best one is kept besides.")
+
+
+class RunConfig(Section):
+    """One run. `objective` is a preset's name, or a table of choices (see docs/objectives.md)."""
+
+    seed: int = Field(0, ge=0, description="Decides every random number, with the step and the row.")
+    output: str = Field("runs/run", description="Run folder; never overwritten.")
+    objective: Objective = Field(default_factory=lambda: build("grpo"), description="Preset name or table of choices.")
+    model: ModelConfig = ModelConfig()
+    task: TaskConfig = TaskConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    train: TrainConfig = TrainConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return build(value) if isinstance(value, (str, Mapping)) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        goal, sampling, train = self.objective, self.sampling, self.train
+        if goal.group_relative and sampling.completions < 2 and train.offline is None:
+            raise ValueError(
+                f'sampling.completions = 1 leaves the group-relative objective "{goal.name}" nothing to compare; '
+                "use 2 or more, or an objective without a group baseline (reinforce, a2c)"
+            )
+        if sampling.top_p < 1 and goal.needs_behaviour:
+            raise ValueError(
+                f'sampling.top_p = {sampling.top_p} cuts the support that the ratios of objective "{goal.name}" need; '
+                "use top_p = 1, or an objective without importance weight, mask and quadratic term"
+            )
+        if goal.baseline == "oracle" and sampling.oracle_samples < 1 and train.offline is None:
+            raise ValueError('objective.baseline = "oracle" needs sampling.oracle_samples >= 1 to estimate V(x)')
+        if sampling.dynamic and not goal.group_relative:
+            raise ValueError("sampling.dynamic refills silent groups, which only a group-relative objective has")
+        if goal.overlong_buffer > sampling.max_new_tokens:
+            raise ValueError("objective.overlong_buffer is longer than sampling.max_new_tokens")
+        if train.offline is not None and (train.sync_interval > 1 or train.sync_offset > 0):
+            raise ValueError("train.offline fixes where the data come from; leave out sync_interval and sync_offset")
+        return self
+
+    def fingerprint(self) -> str:
+        """Hash of everything that shapes the numbers of a run (not its folder's name)."""
+        content = self.model_dump(mode="json", exclude={"output"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _merge(base: dict[str, Any], dotted: str, value: Any) -> None:
+    *path, last = dotted.replace("-", "_").split(".")
+    node = base
+    for part in path:
+        child = node.get(part)
+        if isinstance(child, str) and part == "objective":
+            child = {"preset": child}
+        node[part] = child if isinstance(child, dict) else {}
+        node = node[part]
+    node[last] = value
+
+
+def parse_value(text: str) -> Any:
+    """A command-line value as TOML would read it; what is not TOML is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read a TOML file, apply `section.key` overrides, check everything.
+
+    Raises:
+        UserError: names the file, the key's path and the nearest valid key.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such config file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    for key, value in (overrides or {}).items():
+        _merge(content, key, value)
+    return make_config(content, str(path))
+
+
+def make_config(content: Mapping[str, Any], where: str) -> RunConfig:
+    """A RunConfig from nested dictionaries; errors begin with `where`."""
+    _refuse_unknown(RunConfig, content, where, ())
+    try:
+        return RunConfig(**content)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        text = first["msg"].removeprefix("Value error, ")
+        if first["type"] != "value_error":
+            text = f"{text[0].lower()}{text[1:]}, got {first['input']!r}"
+        raise UserError(f"{where}: {place + ': ' if place else ''}{text}") from None
+
+
+def _refuse_unknown(model: type[BaseModel], content: Mapping[str, Any], where: str, path: tuple[str, ...]) -> None:
+    for key, value in content.items():
+        dotted = ".".join([*path, key])
+        if key not in model.model_fields:
+            names = [".".join([*path, name]) for name in model.model_fields]
+            raise UserError(f"{where}: {dotted}: no such key{nearest(dotted, names)}")
+        inner = model.model_fields[key].annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            if not isinstance(value, Mapping):
+                raise UserError(f"{where}: {dotted} must be a table, got {value!r}")
+            _refuse_unknown(inner, value, where, (*path, key))

@@ -1,0 +1,1 @@
+"""The language model: loading, sampling, log-probs."""

@@ -1,0 +1,176 @@
+"""Sampling completions: one prefill per group, finished rows leave the batch, token in, token out.
+
+The same row draws the same random numbers whatever else is in its batch and whatever was sampled before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from delphic.errors import UserError
+from delphic.policy.model import Policy
+from delphic.randomness import Purpose, row_uniforms
+
+
+@dataclass(frozen=True)
+class Completions:
+    """N = prompts × count rows, the completions of a prompt next to each other. Ragged lists of arrays."""
+
+    prompt_tokens: list[np.ndarray]
+    tokens: list[np.ndarray]
+    logp: list[np.ndarray]
+    entropy: list[np.ndarray]
+    truncated: np.ndarray
+    text: list[str]
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    stop: str
+    batch_rows: int
+
+
+def sample(
+    policy: Policy,
+    prompts: Sequence[str],
+    count: int,
+    settings: SamplingSettings,
+    *,
+    seed: int,
+    purpose: Purpose,
+    step: int,
+    rows: np.ndarray,
+) -> Completions:
+    """`count` completions of each prompt.
+
+    Args:
+        rows: [prompts × count] row numbers, which key the randomness.
+
+    Raises:
+        UserError: an empty prompt, or one that leaves no room in the model's context.
+    """
+    encoded = [policy.encode(prompt) for prompt in prompts]
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if len(ids) == 0:
+            raise UserError(f"prompt {prompt!r} has no tokens; a prompt must not be empty")
+        if policy.context is not None and len(ids) + settings.max_new_tokens > policy.context:
+            raise UserError(
+                f"a prompt of {len(ids)} tokens and {settings.max_new_tokens} new ones exceed the model's context "
+                f"of {policy.context}; lower sampling.max_new_tokens or shorten the prompt: {prompt[:60]!r}…"
+            )
+    stops = set(policy.eos)
+    if settings.stop:
+        stops |= policy.tokens_containing(settings.stop)
+    uniforms = row_uniforms(seed, purpose, step, rows, settings.max_new_tokens)
+    groups_at_once = max(1, settings.batch_rows // count)
+    tokens: list[np.ndarray] = []
+    logp: list[np.ndarray] = []
+    entropy: list[np.ndarray] = []
+    for start in range(0, len(prompts), groups_at_once):
+        chunk = slice(start, start + groups_at_once)
+        u = uniforms[start * count : (start + groups_at_once) * count]
+        part = _decode(policy, encoded[chunk], count, settings, stops, torch.from_numpy(u))
+        tokens += part[0]
+        logp += part[1]
+        entropy += part[2]
+    ended = [bool(len(t)) and int(t[-1]) in stops for t in tokens]
+    return Completions(
+        prompt_tokens=[p for p in encoded for _ in range(count)],
+        tokens=tokens,
+        logp=logp,
+        entropy=entropy,
+        truncated=~np.array(ended, dtype=bool),
+        text=[policy.decode(t) for t in tokens],
+    )
+
+
+@torch.no_grad()
+def _decode(
+    policy: Policy,
+    prompts: list[np.ndarray],
+    count: int,
+    settings: SamplingSettings,
+    stops: set[int],
+    uniforms: torch.Tensor,
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Tokens, log-probs and entropies of len(prompts) × count rows."""
+    width, limit = max(len(p) for p in prompts), settings.max_new_tokens
+    pad = np.array([width - len(p) for p in prompts])
+    ids = torch.tensor(np.stack([np.pad(p, (n, 0)) for p, n in zip(prompts, pad, strict=True)]), dtype=torch.long)
+    seen = torch.arange(width)[None, :] >= torch.from_numpy(pad)[:, None]
+    cache = DynamicCache(config=policy.model.config)
+    out = policy.model(
+        input_ids=ids,
+        attention_mask=seen.long(),
+        position_ids=(seen.long().cumsum(-1) - 1).clamp(min=0),
+        **{policy.cache_argument: cache},
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    cache.batch_repeat_interleave(count)  # the group shares one prefill
+    n = len(prompts) * count
+    logits = out.logits[:, -1].repeat_interleave(count, 0)
+    padding = torch.from_numpy(pad).repeat_interleave(count)
+    visible = torch.zeros(n, 1, 1, width + limit, dtype=torch.bool)
+    visible[:, 0, 0, :width] = seen.repeat_interleave(count, 0)
+    visible[:, :, :, width:] = True
+
+    tokens = np.zeros((n, limit), dtype=np.int32)
+    logps, entropies = np.zeros((n, limit), dtype=np.float32), np.zeros((n, limit), dtype=np.float32)
+    lengths = np.full(n, limit)
+    alive = torch.arange(n)  # which row each row of the running batch is
+    running = torch.ones(n, dtype=torch.bool)  # rows of the running batch that have not ended
+    stop_ids = torch.tensor(sorted(stops))
+    for t in range(limit):
+        logp_V = torch.log_softmax(logits.float() / settings.temperature, -1)
+        if settings.top_p < 1:
+            logp_V = _nucleus(logp_V, settings.top_p)
+        probability = logp_V.exp()
+        drawn = _inverse_cdf(probability, uniforms[alive, t])
+        here = alive[running].numpy()
+        chosen = logp_V.gather(-1, drawn[:, None])[:, 0]
+        entropy = torch.special.entr(probability).sum(-1)
+        tokens[here, t] = drawn[running].numpy()
+        logps[here, t] = chosen[running].numpy()
+        entropies[here, t] = entropy[running].numpy()
+        ended = running & torch.isin(drawn, stop_ids)
+        lengths[alive[ended].numpy()] = t + 1
+        running = running & ~ended
+        if t + 1 == limit or not bool(running.any()):
+            break
+        if int(running.sum()) <= 0.8 * len(running):  # copying the cache is not free: wait until it saves a fifth
+            cache.batch_select_indices(running.nonzero()[:, 0])
+            alive, drawn = alive[running], drawn[running]
+            running = torch.ones(len(alive), dtype=torch.bool)
+        out = policy.model(
+            input_ids=drawn[:, None],
+            attention_mask=visible[alive, :, :, : width + t + 1],
+            position_ids=(width + t - padding[alive])[:, None],
+            **{policy.cache_argument: cache},
+            use_cache=True,
+        )
+        logits = out.logits[:, -1]
+    return tuple([x[i, : lengths[i]].copy() for i in range(n)] for x in (tokens, logps, entropies))  # type: ignore[return-value]
+
+
+def _inverse_cdf(probability: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """[N] the token at which the cumulative probability passes the row's uniform; never one of probability 0."""
+    cumulative = probability.double().cumsum(-1)
+    target = uniform[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=probability.shape[-1] - 1)
+
+
+def _nucleus(logp: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Log-probs renormalised over the smallest set of tokens whose mass reaches top_p."""
+    ordered, order = logp.sort(-1, descending=True)
+    before = ordered.exp().cumsum(-1) - ordered.exp()
+    cut = torch.zeros_like(logp, dtype=torch.bool).scatter(-1, order, before >= top_p)
+    return torch.log_softmax(logp.masked_fill(cut, -torch.inf), -1)

@@ -1,0 +1,1 @@
+"""How good is the gradient, and how many completions should it use? On rewards, scores and Gram matrices alone."""

@@ -1,0 +1,119 @@
+"""Reward functions: the task's own, and a user's with TRL's signature `f(prompts, completions, **columns)`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from delphic.errors import UserError, nearest
+from delphic.tasks.base import Problem, Task
+
+
+@dataclass(frozen=True)
+class RewardFunction:
+    name: str
+    weight: float
+    call: Callable[..., Any]
+    columns: frozenset[str] | None = None  # names it takes; None = all (it has **kwargs)
+    own: Callable[[Sequence[Problem], Sequence[str]], Any] | None = None  # the task's reward, which sees whole problems
+
+
+def load_rewards(task: Task, specs: Sequence[str], weights: Sequence[float], folder: Path) -> list[RewardFunction]:
+    """The configured reward functions, or the task's own where none is configured.
+
+    Raises:
+        UserError: a module or function that is not there (with the nearest one that is).
+    """
+    if not specs:
+        specs = ["exact_match"]
+    out = []
+    for spec, weight in zip(specs, weights or [1.0] * len(specs), strict=True):
+        if spec == "exact_match":
+            out.append(RewardFunction("exact_match", weight, task.reward, own=task.reward))
+            continue
+        function = _find(spec, folder)
+        taken = inspect.signature(function).parameters
+        any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
+        name = spec.partition(":")[2]
+        out.append(RewardFunction(name, weight, function, None if any_name else frozenset(taken)))
+    names = [reward.name for reward in out]
+    if len(set(names)) != len(names):
+        raise UserError(f"task.rewards: two reward functions have the same name, {names}; rename one")
+    return out
+
+
+def _find(spec: str, folder: Path) -> Callable[..., Any]:
+    module_name, _, function_name = spec.partition(":")
+    if not function_name:
+        raise UserError(f'task.rewards: "{spec}" must read "module:function", or "exact_match"')
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            beside = [path.stem for path in folder.glob("*.py")]
+            raise UserError(f'task.rewards: there is no module "{module_name}"{nearest(module_name, beside)}') from None
+        raise UserError(f'task.rewards: module "{module_name}" cannot be imported: {error}') from None
+    except Exception as error:  # whatever a user's module does at import
+        raise UserError(f'task.rewards: module "{module_name}" cannot be imported: {error!r}') from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        found = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UserError(
+            f'task.rewards: module "{module_name}" has no function "{function_name}"{nearest(function_name, found)}'
+        )
+    return function
+
+
+def evaluate(
+    rewards: Sequence[RewardFunction], problems: Sequence[Problem], completions: Sequence[str], tokens: Sequence[Any]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Weighted sum [N] of the reward functions, and each one's values.
+
+    `None` means "does not apply" (as in TRL): the others still count; a row where none applies, or where any value
+    is NaN or infinite, has reward NaN and is left out of learning.
+
+    Raises:
+        UserError: a function raises, returns the wrong number of values, or something that is not a number.
+    """
+    names = {name for problem in problems for name in problem.columns}
+    offered: dict[str, Any] = {
+        **{name: [problem.columns.get(name) for problem in problems] for name in names},
+        "prompts": [problem.prompt for problem in problems],
+        "completions": list(completions),
+        "completion_ids": [t.tolist() for t in tokens],
+    }
+    total, applies = np.zeros(len(problems)), np.zeros(len(problems), dtype=bool)
+    components: dict[str, np.ndarray] = {}
+    for reward in rewards:
+        taken = {k: v for k, v in offered.items() if reward.columns is None or k in reward.columns}
+        try:
+            values = reward.own(problems, completions) if reward.own else reward.call(**taken)
+        except Exception as error:  # whatever a user's function does
+            raise UserError(f'reward function "{reward.name}" raised {type(error).__name__}: {error}') from error
+        try:
+            listed = list(values)
+            numbers = np.array([math.nan if v is None else float(v) for v in listed])
+        except (TypeError, ValueError):
+            raise UserError(
+                f'reward function "{reward.name}" must return a list of numbers, got {values!r:.80}'
+            ) from None
+        if len(listed) != len(problems):
+            raise UserError(
+                f'reward function "{reward.name}" returned {len(listed)} values for {len(problems)} completions'
+            )
+        absent = np.array([v is None for v in listed])
+        total = total + reward.weight * np.where(absent, 0.0, numbers)
+        applies |= ~absent
+        components[reward.name] = numbers
+    total[~applies | ~np.isfinite(total)] = math.nan
+    return total, components

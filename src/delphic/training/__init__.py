@@ -1,0 +1,1 @@
+"""The loop, the lag schedule, checkpoints and metrics."""

@@ -1,0 +1,351 @@
+"""The learner in this process: scoring, the objective's coefficients, the optimiser."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from delphic.config import RunConfig
+from delphic.errors import UserError
+from delphic.objective import Prepared, StepInputs, Totals, coefficients, prepare, token_weights
+from delphic.objective.penalty import kl_value
+from delphic.policy.logprobs import micro_batches, pad_rows, score, score_all
+from delphic.policy.model import Policy
+from delphic.randomness import Purpose, stream
+from delphic.rollouts import Rollouts
+from delphic.training.critic import Critic
+from delphic.training.metrics import Meter
+
+
+class NonFiniteError(Exception):
+    """A loss or gradient that is not a number. `row` is the rollout that caused it."""
+
+    def __init__(self, what: str, rollouts: Rollouts, row: int) -> None:
+        super().__init__(what)
+        self.rollout = rollouts.select([row])
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What is known of a batch before its updates; lists of [T_n] arrays, or [N]."""
+
+    behaviour: list[np.ndarray] | None
+    reference: list[np.ndarray] | None
+    values: np.ndarray | None
+    norms: np.ndarray | None
+
+
+class LocalLearner:
+    """Trains a policy of this process. See `protocols.Learner`."""
+
+    def __init__(self, policy: Policy, config: RunConfig, load_reference: Callable[[], Policy]) -> None:
+        self.policy, self.config, self.version = policy, config, 0
+        self._load_reference = load_reference
+        train = config.train
+        parameters = list(policy.parameters().values())
+        if train.optimizer == "adamw":
+            self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+                parameters, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay
+            )
+        else:
+            self.optimizer = torch.optim.SGD(
+                parameters, lr=train.learning_rate, momentum=train.momentum, weight_decay=train.weight_decay
+            )
+        self.critic = Critic(policy, train.value_learning_rate) if config.objective.baseline == "critic" else None
+        self._reference: Policy | None = None
+
+    # -- one step ----------------------------------------------------------------------------------------------
+
+    def learn(self, rollouts: Rollouts, step: int, meter: Meter, timing: Meter) -> None:
+        """All updates of one step. The advantages are those of the whole batch, however it is cut.
+
+        Raises:
+            UserError: the rollouts lack what the objective needs.
+            NonFiniteError: a loss or gradient is not finite; no update was made with it.
+        """
+        started = time.perf_counter()
+        scores = self._score(rollouts, step, meter)
+        timing.add("seconds_score", time.perf_counter() - started)
+        started = time.perf_counter()
+        prepared = self._prepare(rollouts, scores, step)
+        kept = prepared.advantage[prepared.kept]
+        if kept.size > 1:
+            meter.add("advantage_variance", float(kept.var(ddof=1)))
+        meter.add("left_out_share", float((~prepared.kept).sum()), len(rollouts))
+        if self.critic is not None and scores.values is not None:
+            self.critic.update(rollouts, meter)
+        for rows in self._minibatches(rollouts, step):
+            if self.config.objective.pairwise > 0 and self.version > 0:
+                prepared = self._prepare(rollouts, scores, step)
+            lags = self.version - rollouts.version[rows]
+            meter.add("lag", float(lags.sum()), len(rows))
+            meter.add("lag_max", max(float(lags.max()), meter.sums.get("lag_max", -math.inf)))
+            self._update(rollouts, rows, prepared, scores, meter)
+        meter.add("version", self.version)
+        timing.add("seconds_learn", time.perf_counter() - started)
+
+    def _score(self, rollouts: Rollouts, step: int, meter: Meter) -> _Scores:
+        """Forward passes without a graph: only those that the objective or a due measurement needs."""
+        goal, train = self.config.objective, self.config.train
+        if goal.needs_behaviour and not rollouts.has_behaviour:
+            raise UserError(f'objective "{goal.name}" needs behaviour_logp, which these rollouts do not have')
+        due = train.reference_every > 0 and (step - 1) % train.reference_every == 0
+        reference = values = norms = None
+        if goal.needs_reference or (due and rollouts.has_behaviour):
+            reference = self._score_with(self.reference, rollouts)
+            if rollouts.has_behaviour:
+                for b, r, mask in zip(rollouts.behaviour_logp, reference, rollouts.loss_mask, strict=True):
+                    k3 = kl_value((b - r)[mask], "k3")
+                    meter.add("kl_reference", float(np.sum(k3, dtype=np.float64)), int(mask.sum()))
+        if self.critic is not None:
+            values = self.critic.values(rollouts)
+        elif goal.baseline == "oracle":
+            values = rollouts.value
+            if np.isnan(values).any():
+                raise UserError(
+                    'objective baseline "oracle" needs V(x) of every prompt, which these rollouts do not have'
+                )
+        if goal.baseline == "score_norm_mean":
+            norms = self._score_norms(rollouts)
+        return _Scores(rollouts.behaviour_logp if rollouts.has_behaviour else None, reference, values, norms)
+
+    def _prepare(self, rollouts: Rollouts, scores: _Scores, step: int) -> Prepared:
+        goal, sampling, task = self.config.objective, self.config.sampling, self.config.task
+        moved = kl = priority = None
+        if goal.pairwise > 0:
+            now = self._score_with(self.policy, rollouts)
+            moved = _sequence_sums(now, rollouts.behaviour_logp, rollouts.loss_mask)
+        if goal.uses_kl_reward and scores.reference is not None:
+            pairs = zip(rollouts.behaviour_logp, scores.reference, rollouts.loss_mask, strict=True)
+            kl = np.array([float(np.sum(kl_value((b - r)[m], goal.kl), dtype=np.float64)) for b, r, m in pairs])
+        if goal.selection == "balance":
+            priority = np.array(
+                [stream(self.config.seed, Purpose.DROP, step, int(row)).random() for row in rollouts.row]
+            )
+        return prepare(
+            goal,
+            StepInputs(
+                rewards=rollouts.reward,
+                groups=rollouts.group,
+                lengths=rollouts.lengths,
+                truncated=rollouts.truncated,
+                max_length=sampling.max_new_tokens,
+                values=scores.values,
+                score_norms=scores.norms,
+                priority=priority,
+                components=np.stack(list(rollouts.components.values())) if rollouts.components else None,
+                component_weights=np.array(task.reward_weights) if task.reward_weights else None,
+                sequence_log_ratio=moved,
+                sequence_kl=kl,
+            ),
+        )
+
+    def _minibatches(self, rollouts: Rollouts, step: int) -> Iterator[np.ndarray]:
+        """Row numbers of each update: whole groups, split at random, once a pass."""
+        train = self.config.train
+        ids = np.unique(rollouts.group)
+        for number in range(train.passes):
+            if train.minibatches == 1:
+                yield np.arange(len(rollouts))
+                continue
+            shuffled = stream(self.config.seed, Purpose.MINIBATCH, step, number).permutation(ids)
+            for part in np.array_split(shuffled, train.minibatches):
+                rows = np.flatnonzero(np.isin(rollouts.group, part))
+                if len(rows):
+                    yield rows
+
+    def _update(self, rollouts: Rollouts, rows: np.ndarray, prepared: Prepared, scores: _Scores, meter: Meter) -> None:
+        goal = self.config.objective
+        totals = Totals(int(prepared.kept[rows].sum()), int(rollouts.lengths[rows][prepared.kept[rows]].sum()))
+        moves = prepared.coefficient != 0
+        if goal.has_penalty:
+            moves = moves | prepared.penalised
+        learned = rows[moves[rows]]
+        meter.add("learned_share", len(learned), len(rows))
+        # zero gradients, not None: a step of silent groups must still decay the optimiser's moments, as it would
+        # had the skipped rows been computed
+        for parameter in self.policy.parameters().values():
+            parameter.grad = torch.zeros_like(parameter)
+        for batch in micro_batches(rollouts, learned, self.config.train.token_budget):
+            loss = self._loss(rollouts, batch, prepared, scores, totals, meter)
+            if not bool(torch.isfinite(loss)):
+                raise self._blame("the loss is not finite", rollouts, batch, prepared, scores, totals)
+            loss.backward()
+        parameters = list(self.policy.parameters().values())
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.train.max_grad_norm)
+        if not bool(torch.isfinite(norm)):
+            raise self._blame("the gradient is not finite", rollouts, learned, prepared, scores, totals)
+        rate = self.learning_rate(self.version)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        before = [p.detach().clone() for p in parameters]
+        self.optimizer.step()
+        moved = math.sqrt(
+            sum(float((p.detach() - b).double().square().sum()) for p, b in zip(parameters, before, strict=True))
+        )
+        self.version += 1
+        meter.add("gradient_norm", float(norm))
+        meter.add("update_norm", moved)
+        meter.add("learning_rate", rate)
+
+    def _loss(
+        self,
+        rollouts: Rollouts,
+        batch: np.ndarray,
+        prepared: Prepared,
+        scores: _Scores,
+        totals: Totals,
+        meter: Meter | None,
+    ) -> torch.Tensor:
+        """−Σ weight · sg(coefficient) · log π over the batch's tokens: its gradient is the objective's."""
+        goal = self.config.objective
+        part = rollouts.select(batch)
+        bonus = goal.entropy_bonus
+        scored = score(self.policy, part.prompt_tokens, part.tokens, self.config.sampling.temperature, bonus > 0)
+        now = scored.logp.detach()
+        width = now.shape[1]
+        mask = pad_rows(part.loss_mask, width, torch.float32)
+        behaviour = (
+            now if scores.behaviour is None else pad_rows([scores.behaviour[i] for i in batch], width, torch.float32)
+        )
+        zero = torch.zeros_like(now)
+        log_ratio = torch.where(mask > 0, now - behaviour, zero)
+        to_reference = None
+        if goal.uses_kl_loss and scores.reference is not None:
+            to_reference = torch.where(
+                mask > 0, now - pad_rows([scores.reference[i] for i in batch], width, torch.float32), zero
+            )
+
+        def column(x: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(x[batch]).to(torch.float32)[:, None]
+
+        penalised = column(prepared.penalised)
+        c = coefficients(goal, column(prepared.coefficient), penalised, log_ratio, mask, to_reference)
+        max_length = self.config.sampling.max_new_tokens
+        weight = token_weights(mask, column(prepared.kept), goal.aggregation, totals, max_length)
+        total = c.policy + c.penalty
+        loss = -(weight * total * scored.logp).sum()
+        if scored.entropy is not None:
+            loss = loss - bonus * (weight * penalised * scored.entropy).sum()
+        if meter is not None:
+            meter.add("objective_learned", float((weight * total).sum()))
+            if scores.behaviour is not None:
+                _ratio_metrics(column(prepared.coefficient), c.ratio, c.learns, log_ratio, mask > 0, meter)
+        return loss
+
+    def _blame(
+        self, what: str, rollouts: Rollouts, rows: np.ndarray, prepared: Prepared, scores: _Scores, totals: Totals
+    ) -> NonFiniteError:
+        """Find the first row whose own loss or gradient is not finite."""
+        parameters = list(self.policy.parameters().values())
+        for row in rows:
+            loss = self._loss(rollouts, np.array([row]), prepared, scores, totals, None)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            if not bool(torch.isfinite(loss)) or any(
+                g is not None and not bool(torch.isfinite(g).all()) for g in gradients
+            ):
+                return NonFiniteError(what, rollouts, int(row))
+        return NonFiniteError(f"{what} (only in sum)", rollouts, int(rows[0]))
+
+    # -- helpers -----------------------------------------------------------------------------------------------
+
+    def _score_with(self, policy: Policy, rollouts: Rollouts) -> list[np.ndarray]:
+        return score_all(policy, rollouts, self.config.sampling.temperature, self.config.train.token_budget)
+
+    def _score_norms(self, rollouts: Rollouts) -> np.ndarray:
+        """[N] ‖∇ log π(y)‖², one backward pass a completion."""
+        parameters = list(self.policy.parameters().values())
+        out = np.zeros(len(rollouts))
+        for i in range(len(rollouts)):
+            part = rollouts.select([i])
+            logp = score(self.policy, part.prompt_tokens, part.tokens, self.config.sampling.temperature).logp
+            mask = torch.from_numpy(part.loss_mask[0]).to(logp.dtype)
+            gradients = torch.autograd.grad((logp[0] * mask).sum(), parameters, allow_unused=True)
+            out[i] = sum(float(g.double().square().sum()) for g in gradients if g is not None)
+        return out
+
+    @property
+    def reference(self) -> Policy:
+        """The initial policy, loaded when first needed."""
+        if self._reference is None:
+            self._reference = self._load_reference()
+            self._reference.model.requires_grad_(False)
+        return self._reference
+
+    def learning_rate(self, update: int) -> float:
+        """Learning rate of the update with this number (from 0): linear warm-up, then the schedule to 0 at the end."""
+        train = self.config.train
+        if update < train.warmup_steps:
+            return train.learning_rate * (update + 1) / train.warmup_steps
+        span = max(train.steps * train.updates_per_step - train.warmup_steps, 1)
+        done = min((update - train.warmup_steps) / span, 1.0)
+        if train.schedule == "linear":
+            return train.learning_rate * (1 - done)
+        if train.schedule == "cosine":
+            return train.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+        return train.learning_rate
+
+    # -- weights and state -------------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: p.detach() for name, p in self.policy.parameters().items()}
+
+    def fingerprint(self) -> int:
+        return self.policy.fingerprint()
+
+    def save(self, folder: Path) -> None:
+        """A model folder that transformers loads, and `optimizer.safetensors` beside the weights."""
+        self.policy.model.save_pretrained(folder)
+        self.policy.tokenizer.save_pretrained(folder)
+        state = {"version": torch.tensor(self.version)}
+        for name, parameter in self.policy.parameters().items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if value is not None:
+                    state[f"{name}/{key}"] = value.detach().clone().contiguous()
+        if self.critic is not None:
+            state.update(self.critic.state())
+        save_file(state, folder / "optimizer.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Restore the optimiser; the policy must already be loaded from the same folder."""
+        state = load_file(folder / "optimizer.safetensors")
+        self.version = int(state.pop("version"))
+        parameters = self.policy.parameters()
+        if self.critic is not None:
+            state = self.critic.restore(state)
+        for name, value in state.items():
+            parameter, _, key = name.rpartition("/")
+            self.optimizer.state[parameters[parameter]][key] = value
+
+
+def _sequence_sums(now: list[np.ndarray], then: list[np.ndarray], masks: list[np.ndarray]) -> np.ndarray:
+    return np.array([float(np.sum((a - b)[m], dtype=np.float64)) for a, b, m in zip(now, then, masks, strict=True)])
+
+
+def _ratio_metrics(
+    coefficient: torch.Tensor,
+    ratio: torch.Tensor,
+    learns: torch.Tensor,
+    log_ratio: torch.Tensor,
+    mask: torch.Tensor,
+    meter: Meter,
+) -> None:
+    """Ratios and mask shares by the sign of the advantage, over the tokens in the loss mask."""
+    for sign, rows in (("positive", coefficient >= 0), ("negative", coefficient < 0)):
+        where = mask & rows
+        count = int(where.sum())
+        meter.add(f"ratio_{sign}_learned", float(ratio[where].double().sum()), count)
+        meter.add(f"masked_{sign}_learned", float((~learns)[where].sum()), count)
+    if bool(mask.any()):
+        meter.add("ratio_max_learned", float(ratio[mask].max()))
+    # KL(now‖behaviour) is estimated on behaviour's samples: k3 of the swapped pair, E_b[ρ − 1 − log ρ] = KL(b‖now)
+    # would be the other direction, so weight by the ratio: E_b[ρ log ρ − ρ + 1]
+    x = log_ratio[mask].double()
+    meter.add("kl_behaviour_learned", float((x.exp() * x - x.exp() + 1).sum()), len(x))

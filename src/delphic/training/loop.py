@@ -1,0 +1,241 @@
+"""The training loop. It sees a sampler, a learner, a source of rollouts and a folder, and nothing else of them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from delphic.config import RunConfig
+from delphic.errors import UserError
+from delphic.policy.model import load_policy
+from delphic.rollouts import Rollouts
+from delphic.statistics.informative import expected_silent_share, silent_share
+from delphic.tasks import load_rewards, make_task
+from delphic.training.evaluate import Evaluation, evaluate_policy
+from delphic.training.generate import Generated, Generator, Recorded, batch_metrics
+from delphic.training.lag import consumers
+from delphic.training.learner import LocalLearner, NonFiniteError
+from delphic.training.metrics import Meter
+from delphic.training.protocols import Learner, Sampler
+from delphic.training.run_folder import RunFolder
+from delphic.training.sampler import LocalSampler
+
+
+class Display(Protocol):
+    """What the loop tells whoever is watching."""
+
+    def start(self, config: RunConfig, done: int) -> None: ...
+    def step(self, row: dict[str, float], timing: dict[str, float]) -> None: ...
+    def message(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of `train` ended."""
+
+    finished: int  # steps done
+    interrupted: bool
+    rows: list[dict[str, Any]]  # metrics.jsonl
+
+
+@dataclass
+class Parts:
+    """Everything a loop is made of; `build_parts` makes the ones of a single process."""
+
+    config: RunConfig
+    learner: Learner
+    sampler: Sampler
+    source: Generator | Recorded
+    evaluate: Callable[[], Evaluation | None]
+
+
+def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) -> Parts:
+    """Model, task, sampler and learner in this process; the sampler shares the learner's weights.
+
+    Args:
+        folder: paths in the config are relative to it. weights: a checkpoint to start from.
+    """
+    if config.model.threads:
+        torch.set_num_threads(config.model.threads)
+    task = make_task(config.task, config.evaluation.problems, config.seed, folder)
+    rewards = load_rewards(task, config.task.rewards, config.task.reward_weights, folder)
+    policy = load_policy(str(weights) if weights else _model_path(config, folder))
+    learner = LocalLearner(policy, config, lambda: load_policy(_model_path(config, folder)))
+    if weights:
+        learner.load(weights)
+    sampler = LocalSampler(policy, config)
+    source: Generator | Recorded
+    if config.train.offline is None:
+        source = Generator(config, task, rewards, sampler)
+    else:
+        source = Recorded(config, folder / config.train.offline)
+    return Parts(config, learner, sampler, source, lambda: evaluate_policy(config, task, rewards, sampler))
+
+
+def _model_path(config: RunConfig, folder: Path) -> str:
+    return config.model.path if config.model.path == "builtin" else str(folder / config.model.path)
+
+
+def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: Display) -> Outcome:
+    """Run a config to its end, or on from its last checkpoint.
+
+    Raises:
+        UserError: anything wrong with what the user gave, before or during the run; nothing is overwritten.
+        NonFiniteError: a loss or gradient is not finite; the rollout is in `halted/`, the last checkpoint untouched.
+    """
+    run = RunFolder(output, config, resume)
+    try:
+        checkpoint = run.latest_checkpoint()
+        done = checkpoint.step if checkpoint else 0
+        parts = build_parts(config, folder, checkpoint.folder if checkpoint else None)
+        state = checkpoint.state if checkpoint else {"cursor": 0, "best": None}
+        run.cut_logs(done if checkpoint else -1)
+        display.start(config, done)
+        with interruptible() as interrupted:
+            loop = Loop(parts, run, display, done, state)
+            while loop.done < config.train.steps and not interrupted.is_set():
+                loop.step(last=interrupted)
+        return Outcome(loop.done, loop.done < config.train.steps, run.rows())
+    finally:
+        display.close()
+        run.close()
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into an event, so that the step can finish and be saved; the second one interrupts."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def first(_signal: int, _frame: object) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    old = signal.signal(signal.SIGINT, first)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+class Loop:
+    """Sample, learn, sync, log, save; one `step` at a time. All its state is in the checkpoint and the rollout files."""
+
+    def __init__(self, parts: Parts, run: RunFolder, display: Display, done: int, state: dict[str, Any]) -> None:
+        self.parts, self.run, self.display, self.config = parts, run, display, parts.config
+        self.done = done
+        self.cursor = int(state["cursor"])
+        self.best: dict[str, Any] | None = state["best"]
+        self.waiting: dict[int, Generated] = {}  # rollouts sampled for later steps (the lag's queue)
+        self.recorded = self.config.train.offline is not None
+        self.parts.sampler.sync(parts.learner)
+        if done == 0:
+            self._log_evaluation(0)
+
+    def step(self, last: threading.Event) -> None:
+        """One rollout batch learned."""
+        started = time.perf_counter()
+        number = self.done + 1
+        meter, timing = Meter(), Meter()
+        self._sample(number, timing)
+        generated = self._take(number)
+        rollouts = generated.rollouts
+        self._measure(rollouts, generated, meter)
+        try:
+            self.parts.learner.learn(rollouts, number, meter, timing)
+        except NonFiniteError as error:
+            (self.run.path / "halted").mkdir(exist_ok=True)
+            error.rollout.write(self.run.path / "halted" / f"step_{number:06d}.parquet")
+            raise
+        self.done = number
+        stopping = last.is_set() or number == self.config.train.steps
+        moment = time.perf_counter()
+        if number % self.config.train.sync_interval == 0 or self._evaluation_due(number):
+            self.parts.sampler.sync(self.parts.learner)
+        timing.add("seconds_sync", time.perf_counter() - moment)
+        moment = time.perf_counter()
+        evaluation = self.parts.evaluate() if self._evaluation_due(number) else None
+        timing.add("seconds_evaluate", time.perf_counter() - moment)
+        row = {"step": number, **meter.values(), **(evaluation.metrics() if evaluation else {})}
+        self.run.append("metrics.jsonl", row)
+        better = evaluation is not None and (self.best is None or evaluation.accuracy > self.best["eval_accuracy"])
+        if better and evaluation is not None:
+            self.best = {"step": number, "eval_accuracy": evaluation.accuracy}
+        if better or stopping or number % self.config.checkpoint.every == 0:
+            state = {"cursor": self.cursor, "best": self.best}
+            self.run.save_checkpoint(number, self.parts.learner.save, state)
+        total = time.perf_counter() - started
+        timing.add("seconds_total", total)
+        timing.add("tokens_per_second", float(rollouts.lengths.sum()) / total)
+        self.run.append("timing.jsonl", {"step": number, **timing.values()})
+        self.display.step(row, timing.values())
+
+    def _sample(self, number: int, timing: Meter) -> None:
+        """Everything that the policy after `number − 1` steps samples, this step's rollouts or later ones'."""
+        started = time.perf_counter()
+        train = self.config.train
+        due = [number] if self.recorded else consumers(number - 1, train.steps, train.sync_interval, train.sync_offset)
+        for step in due:
+            recorded = None if self.recorded else self.run.read_rollouts(step)
+            if recorded is not None:  # sampled before a crash: learn it again from the same bits
+                self.waiting[step] = _from_file(*recorded)
+            else:
+                self.waiting[step] = self.parts.source.generate(step, self.cursor)
+            generated = self.waiting[step]
+            self.cursor = generated.cursor
+            if recorded is None and not self.recorded:
+                meta = {
+                    "step": step,
+                    "cursor": generated.cursor,
+                    "refill_rounds": generated.refill_rounds,
+                    "dropped_groups": generated.dropped_groups,
+                    "fingerprint": self.config.fingerprint(),
+                }
+                generated.rollouts.write(self.run.rollout_path(step), meta)
+        timing.add("seconds_sample", time.perf_counter() - started)
+
+    def _take(self, number: int) -> Generated:
+        if number in self.waiting:
+            return self.waiting.pop(number)
+        recorded = self.run.read_rollouts(number)  # queued before the checkpoint that this process began from
+        if recorded is None:
+            raise UserError(f"{self.run.rollout_path(number)} is missing; the lag needs it to go on")
+        return _from_file(*recorded)
+
+    def _measure(self, rollouts: Rollouts, generated: Generated, meter: Meter) -> None:
+        for name, (total, count) in batch_metrics(rollouts).items():
+            meter.add(name, total, count)
+        meter.add("silent_share", silent_share(rollouts.reward, rollouts.group))
+        expected = expected_silent_share(rollouts.reward, rollouts.group)
+        if expected == expected:
+            meter.add("silent_share_expected", expected)
+        if self.config.sampling.dynamic:
+            meter.add("refill_rounds", generated.refill_rounds)
+            meter.add("refill_dropped_groups", generated.dropped_groups)
+
+    def _evaluation_due(self, number: int) -> bool:
+        every = self.config.evaluation.every
+        return number == self.config.train.steps or (every > 0 and number % every == 0)
+
+    def _log_evaluation(self, step: int) -> None:
+        evaluation = self.parts.evaluate()
+        if evaluation is not None:
+            row = {"step": step, **evaluation.metrics()}
+            self.best = {"step": step, "eval_accuracy": evaluation.accuracy}
+            self.run.append("metrics.jsonl", row)
+            self.display.step(row, {})
+
+
+def _from_file(rollouts: Rollouts, meta: dict[str, Any]) -> Generated:
+    return Generated(rollouts, int(meta["cursor"]), int(meta["refill_rounds"]), int(meta["dropped_groups"]))

@@ -1,0 +1,50 @@
+"""All that the loop knows of a sampler and a learner, so that both can live in other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from delphic.policy.sampling import Completions
+from delphic.randomness import Purpose
+from delphic.rollouts import Rollouts
+from delphic.training.metrics import Meter
+
+
+class Learner(Protocol):
+    """Holds the weights that are trained. `version` counts its optimiser updates."""
+
+    version: int
+
+    def learn(self, rollouts: Rollouts, step: int, meter: Meter, timing: Meter) -> None:
+        """All optimiser updates of one step; adds its figures to the meters."""
+        ...
+
+    def weights(self) -> Mapping[str, Any]:
+        """Parameters by name, for a sampler to take."""
+        ...
+
+    def fingerprint(self) -> int:
+        """Checksum of the weights."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimiser state into an existing folder."""
+        ...
+
+
+class Sampler(Protocol):
+    """Samples completions with the weights it was last given; `version` is theirs."""
+
+    version: int
+
+    def sync(self, learner: Learner) -> None:
+        """Take the learner's weights, and make sure that they arrived."""
+        ...
+
+    def sample(self, prompts: Sequence[str], count: int, purpose: Purpose, step: int, rows: np.ndarray) -> Completions:
+        """`count` completions of each prompt; `rows` [prompts × count] key the randomness."""
+        ...

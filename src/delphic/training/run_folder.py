@@ -1,0 +1,200 @@
+"""The run's folder: what is written where, and how a crash at any moment leaves it resumable.
+
+config.json          the whole configuration, defaults included, and its fingerprint
+metrics.jsonl        one row a step; the same bits whether or not the run was interrupted
+timing.jsonl         wall-clock figures, kept apart because they never repeat
+rollouts/            step_000001.parquet, …: what each step learned from
+checkpoints/         step_000025/, …: a model folder, optimiser state, state.json; best.json names the best
+halted/              the rollout that caused a non-finite loss or gradient
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from delphic import __version__
+from delphic.config import RunConfig
+from delphic.errors import UserError
+from delphic.rollouts import Rollouts, sync_to_disk
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    folder: Path
+    step: int
+    state: dict[str, Any]
+
+
+class RunFolder:
+    """Opens a run's folder for writing, and holds its lock until the process ends.
+
+    Raises:
+        UserError: the folder holds a run and `resume` is false; the run there has another configuration (names the
+            first differing key); another process is writing to it.
+    """
+
+    def __init__(self, path: Path, config: RunConfig, resume: bool) -> None:
+        self.path, self.config = path, config
+        if path.exists() and not path.is_dir():
+            raise UserError(f"output: {path} is a file; name a folder")
+        exists = path.exists() and any(path.iterdir())
+        if exists and not (path / "config.json").exists():
+            raise UserError(f"output: {path} is not empty and holds no delphic run; nothing was written there")
+        if exists and not resume:
+            raise UserError(
+                f"output: {path} already holds a run; add --resume to continue it, or choose another --output"
+            )
+        if exists:
+            self._same_config()
+        for folder in (self.rollouts, self.checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"output: another process is writing to {path}") from None
+        if not exists:
+            content = {
+                "delphic": __version__,
+                "fingerprint": config.fingerprint(),
+                "config": config.model_dump(mode="json"),
+            }
+            write_json(path / "config.json", content)
+        for stale in self.checkpoints.glob(".*.part"):
+            shutil.rmtree(stale)
+
+    def close(self) -> None:
+        self._lock.close()
+
+    @property
+    def rollouts(self) -> Path:
+        return self.path / "rollouts"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def _same_config(self) -> None:
+        saved = read_json(self.path / "config.json").get("config", {})
+        for key, old, new in _differences(saved, self.config.model_dump(mode="json"), ""):
+            if key == "output":
+                continue
+            raise UserError(
+                f"{self.path} was trained with {key} = {old!r}, the config now says {new!r}; "
+                "resume with the old value, or choose another --output"
+            )
+
+    # -- rollouts ----------------------------------------------------------------------------------------------
+
+    def rollout_path(self, step: int) -> Path:
+        return self.rollouts / f"step_{step:06d}.parquet"
+
+    def read_rollouts(self, step: int) -> tuple[Rollouts, dict[str, Any]] | None:
+        """The recorded rollouts of a step, or None where there are none."""
+        path = self.rollout_path(step)
+        return Rollouts.read(path) if path.exists() else None
+
+    # -- logs --------------------------------------------------------------------------------------------------
+
+    def append(self, name: str, row: Mapping[str, Any]) -> None:
+        """One JSON line, on disk before this returns."""
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def cut_logs(self, last_step: int) -> None:
+        """Drop the rows after `last_step` and a half-written last line: those steps are learned again."""
+        for name in ("metrics.jsonl", "timing.jsonl"):
+            path = self.path / name
+            if not path.exists():
+                continue
+            kept = []
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError:
+                    break
+                if row["step"] <= last_step:
+                    kept.append(line + "\n")
+            write_text(path, "".join(kept))
+
+    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+        path = self.path / name
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> None:
+        """`write(folder)` into a temporary folder, then one rename; older checkpoints beyond `keep` go, the best stays."""
+        final = self.checkpoints / f"step_{step:06d}"
+        temporary = self.checkpoints / f".step_{step:06d}.part"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        write(temporary)
+        write_json(temporary / "state.json", {"step": step, "fingerprint": self.config.fingerprint(), **state})
+        for file in temporary.iterdir():
+            sync_to_disk(file)
+        if final.exists():  # learned again after a crash: the same bits, but the old one is already safe
+            shutil.rmtree(temporary)
+        else:
+            os.replace(temporary, final)
+            sync_to_disk(self.checkpoints)
+        best = state.get("best")
+        kept: set[str] = set()
+        if best and best["step"] > 0:  # step 0 is the model that the run began from; it has no checkpoint
+            write_json(self.checkpoints / "best.json", best)
+            kept.add(f"step_{best['step']:06d}")
+        for old in sorted(self.checkpoints.glob("step_*"))[: -self.config.checkpoint.keep]:
+            if old.name not in kept:
+                shutil.rmtree(old)
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """The newest complete checkpoint.
+
+        Raises:
+            UserError: it belongs to another configuration.
+        """
+        folders = sorted(self.checkpoints.glob("step_*"))
+        if not folders:
+            return None
+        state = read_json(folders[-1] / "state.json")
+        if state.get("fingerprint") != self.config.fingerprint():
+            raise UserError(f"{folders[-1]} was written by a run with another configuration")
+        return Checkpoint(folders[-1], int(state["step"]), state)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return content
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write beside, then rename: a crash leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(text, encoding="utf-8")
+    sync_to_disk(temporary)
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def _differences(old: Any, new: Any, path: str) -> list[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(set(old) | set(new))
+        return [d for k in keys for d in _differences(old.get(k), new.get(k), f"{path}.{k}" if path else k)]
+    return [] if old == new else [(path, old, new)]

@@ -1,0 +1,44 @@
+"""The sampler in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from delphic.config import RunConfig
+from delphic.policy.model import Policy
+from delphic.policy.sampling import Completions, SamplingSettings, sample
+from delphic.randomness import Purpose
+from delphic.training.protocols import Learner
+
+
+class LocalSampler:
+    """Samples from a policy of this process: the learner's own (no copy is made), or a second one."""
+
+    def __init__(self, policy: Policy, config: RunConfig) -> None:
+        self.policy, self.seed, self.version = policy, config.seed, 0
+        s = config.sampling
+        self.settings = SamplingSettings(s.temperature, s.top_p, s.max_new_tokens, s.stop, s.batch_rows)
+
+    @torch.no_grad()
+    def sync(self, learner: Learner) -> None:
+        """Copy the learner's weights unless they are the same memory, and compare fingerprints.
+
+        Raises:
+            RuntimeError: the weights did not arrive (a missing adapter or a stale copy would look like lag).
+        """
+        own, copied = self.policy.parameters(), False
+        for name, value in learner.weights().items():
+            if own[name].data_ptr() != value.data_ptr():
+                own[name].copy_(value)
+                copied = True
+        if copied and self.policy.fingerprint() != learner.fingerprint():
+            raise RuntimeError(
+                f"the sampler's weights differ from the learner's after the sync at version {learner.version}"
+            )
+        self.version = learner.version
+
+    def sample(self, prompts: Sequence[str], count: int, purpose: Purpose, step: int, rows: np.ndarray) -> Completions:
+        return sample(self.policy, prompts, count, self.settings, seed=self.seed, purpose=purpose, step=step, rows=rows)

@@ -1,0 +1,70 @@
+"""Shared fixtures: a tiny random model, and a quick run's configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads on a busy machine crawl, and bits may depend on the number
+
+import pytest
+
+CHARACTERS = "0123456789+-*/()= "
+
+
+def make_tiny_model(folder: Path, seed: int = 0, layers: int = 2, width: int = 32) -> Path:
+    """A random Llama with a character tokenizer, small enough for a test to train."""
+    import torch
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    vocabulary = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{c: i + 3 for i, c in enumerate(CHARACTERS)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+        initializer_range=0.2,
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def quick(tiny_model: Path) -> dict[str, Any]:
+    """A run of a few seconds, as nested dictionaries: change what a test is about."""
+    return {
+        "objective": "grpo",
+        "model": {"path": str(tiny_model), "threads": 1},
+        "task": {"name": "arithmetic", "high": 3, "size": 50},
+        "sampling": {"prompts": 4, "completions": 4, "max_new_tokens": 4},
+        "train": {"steps": 3, "learning_rate": 1e-3},
+        "evaluation": {"problems": 4, "samples": 2, "every": 0},
+        "checkpoint": {"every": 2},
+    }
