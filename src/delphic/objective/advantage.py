@@ -94,8 +94,9 @@ def subtract(rewards: Array, valid: Array, baseline: Array) -> Array:
 def over_std(advantage: Array, rewards: Array, valid: Array, epsilon: float) -> Array:
     """A / (σ + ε) with the group's sample σ of the rewards; 0 where the rewards are equal (never 0/ε)."""
     xp = array_namespace(rewards)
-    scaled = advantage / (standard_deviation(rewards, valid) + epsilon)
-    return xp.where(all_equal(rewards, valid), xp.zeros_like(advantage), scaled)
+    silent = all_equal(rewards, valid)
+    spread = standard_deviation(rewards, valid) + epsilon
+    return xp.where(silent, xp.zeros_like(advantage), advantage / xp.where(silent, xp.ones_like(spread), spread))
 
 
 def over_mean(advantage: Array, rewards: Array, valid: Array) -> Array:

@@ -102,6 +102,8 @@ def explain(
     groups = _groups(rewards, "--rewards")
     sizes = [len(group) for group in groups]
     reward = np.array([x for group in groups for x in group])
+    if (np.abs(reward[np.isfinite(reward)]) > 1e100).any():
+        raise UserError("--rewards: numbers beyond 1e100 cannot be squared; use smaller ones")
     starts = np.cumsum(sizes) - sizes
     ids = np.repeat(np.arange(len(sizes)), sizes)
     rho = _like(ratios, "--ratios", sizes, above=0)

@@ -361,8 +361,8 @@ def coefficients(
         learns = ratio.two_side(rho, low, high) & (ones > 0)
     else:
         learns = ratio.ring(rho, coefficient, low, high, objective.ring_low, objective.ring_high) & (ones > 0)
-    # `where`, not a product: a masked token's ratio may be infinite, and 0 · ∞ would poison the step
-    policy = xp.where(learns, coefficient * u, xp.zeros_like(u))
+    # `where`, not a product: the ratio of a token that does not count may be infinite, and 0 · ∞ poisons the step
+    policy = xp.where(learns & (coefficient != 0), coefficient * u, xp.zeros_like(u))
     factor = xp.zeros_like(log_ratio)
     if objective.quadratic > 0:
         factor = factor + objective.quadratic * penalty.quadratic_factor(log_ratio, mask, objective.quadratic_level)
@@ -373,4 +373,5 @@ def coefficients(
         own = xp.exp(log_ratio)
         kl = penalty.kl_factor(reference_log_ratio, own, objective.kl, objective.kl_corrected)
         factor = factor + objective.kl_coefficient * kl
-    return Coefficients(policy, -factor * penalised, u, learns, rho * ones)
+    felt = xp.where((penalised != 0) & (ones > 0), -factor * penalised, xp.zeros_like(factor))
+    return Coefficients(policy, felt, u, learns, rho * ones)

@@ -41,7 +41,8 @@ def soft_gate(ratio: Array, advantage: Array, tau_positive: float, tau_negative:
     xp = array_namespace(ratio)
     tau = xp.where(advantage > 0, xp.full_like(ratio, tau_positive), xp.full_like(ratio, tau_negative))
     gate = 1 / (1 + xp.exp(-tau * (ratio - 1)))
-    return 4 * ratio * gate * (1 - gate)
+    closed = 1 - gate <= 0  # its limit, where ρ itself may have overflown
+    return xp.where(closed, xp.zeros_like(ratio), 4 * ratio * gate * (1 - gate))
 
 
 def one_side(ratio: Array, advantage: Array, low: float, high: float) -> Array:
