@@ -37,6 +37,7 @@ class TaskConfig(Section):
     answer_column: str | None = Field(
         None, description="file: column with the gold answer; must be there in every row."
     )
+    value_column: str | None = Field(None, description="file: column with V(x), for the oracle baseline.")
     template: str = Field("{prompt}", description="file: the prompt; {prompt} and {any column} are replaced.")
     held_out_share: float = Field(0.2, ge=0, lt=1, description="file: share of rows held out, chosen by the seed.")
     rewards: tuple[str, ...] = Field(
@@ -158,8 +159,12 @@ class RunConfig(Section):
                 f'sampling.top_p = {sampling.top_p} cuts the support that the ratios of objective "{goal.name}" need; '
                 "use top_p = 1, or an objective without importance weight, mask and quadratic term"
             )
-        if goal.baseline == "oracle" and sampling.oracle_samples < 1 and train.offline is None:
-            raise ValueError('objective.baseline = "oracle" needs sampling.oracle_samples >= 1 to estimate V(x)')
+        known_value = sampling.oracle_samples > 0 or self.task.value_column or train.offline
+        if goal.baseline == "oracle" and not known_value:
+            raise ValueError(
+                'objective.baseline = "oracle" needs V(x): set sampling.oracle_samples >= 1 to estimate it, '
+                "or task.value_column"
+            )
         if sampling.dynamic and not goal.group_relative:
             raise ValueError("sampling.dynamic refills silent groups, which only a group-relative objective has")
         if goal.overlong_buffer > sampling.max_new_tokens:

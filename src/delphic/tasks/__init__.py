@@ -16,7 +16,15 @@ def make_task(config: TaskConfig, held_out: int, seed: int, folder: Path) -> Tas
     """The configured task. Paths are relative to `folder`, the config file's."""
     if config.name == "file":
         path = folder / str(config.path)
-        return FileTask(path, config.prompt_column, config.answer_column, config.template, config.held_out_share, seed)
+        return FileTask(
+            path,
+            config.prompt_column,
+            config.answer_column,
+            config.template,
+            config.held_out_share,
+            seed,
+            config.value_column,
+        )
     try:
         return Arithmetic(config.low, config.high, config.size, held_out, seed)
     except ValueError as error:

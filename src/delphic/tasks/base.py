@@ -12,10 +12,12 @@ class Problem:
     """One prompt and what a reward function may know about it.
 
     `columns` are the extra values a reward function receives by name (the gold answer among them).
+    `value` is V(x), the expected reward under the policy that will sample, where the task knows it (oracle baseline).
     """
 
     prompt: str
     columns: Mapping[str, Any] = field(default_factory=dict)
+    value: float | None = None
 
 
 class Task(Protocol):

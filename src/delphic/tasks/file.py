@@ -26,7 +26,14 @@ class FileTask:
     name = "file"
 
     def __init__(
-        self, path: Path, prompt_column: str, answer_column: str | None, template: str, held_out_share: float, seed: int
+        self,
+        path: Path,
+        prompt_column: str,
+        answer_column: str | None,
+        template: str,
+        held_out_share: float,
+        seed: int,
+        value_column: str | None = None,
     ) -> None:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -35,7 +42,7 @@ class FileTask:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f'task.path: "{path}" cannot be read ({error})') from None
         problems = [
-            _problem(line, f"{path}, row {number}", prompt_column, answer_column, template)
+            _problem(line, f"{path}, row {number}", prompt_column, answer_column, template, value_column)
             for number, line in enumerate(lines, 1)
             if line.strip()
         ]
@@ -55,14 +62,16 @@ class FileTask:
         ]
 
 
-def _problem(line: str, where: str, prompt_column: str, answer_column: str | None, template: str) -> Problem:
+def _problem(
+    line: str, where: str, prompt_column: str, answer_column: str | None, template: str, value_column: str | None
+) -> Problem:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not valid JSON ({error.msg})") from None
     if not isinstance(row, dict):
         raise UserError(f"{where}: expected a JSON object, got {type(row).__name__}")
-    for column in [prompt_column, *([answer_column] if answer_column else [])]:
+    for column in filter(None, (prompt_column, answer_column, value_column)):
         if column not in row:
             raise UserError(f'{where}: there is no column "{column}"{nearest(column, row)}')
         if row[column] is None or str(row[column]).strip() == "":
@@ -81,4 +90,10 @@ def _problem(line: str, where: str, prompt_column: str, answer_column: str | Non
     columns = {k: v for k, v in row.items() if k not in ("prompt", "completion")}
     if answer_column:
         columns["answer"] = row[answer_column]
-    return Problem(prompt, columns)
+    value = None
+    if value_column:
+        try:
+            value = float(row[value_column])
+        except (TypeError, ValueError):
+            raise UserError(f'{where}: column "{value_column}" holds {row[value_column]!r}, not a number') from None
+    return Problem(prompt, columns, value)

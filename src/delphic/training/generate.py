@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ class Generator:
         rows = np.arange(first_row, first_row + len(indices) * sampling.completions)
         rollouts = rollout(self.sampler, self.rewards, problems, sampling.completions, Purpose.TRAIN_SAMPLE, step, rows)
         number = np.repeat(np.arange(len(indices)), sampling.completions)
-        value = np.full(len(rollouts), np.nan)
+        known = [math.nan if problem.value is None else problem.value for problem in problems]
+        value = np.array(known, dtype=np.float64)[number]
         if sampling.oracle_samples > 0:
             extra_rows = np.arange(
                 first_group * sampling.oracle_samples, (first_group + len(prompts)) * sampling.oracle_samples
