@@ -66,10 +66,11 @@ def run_objective(options: argparse.Namespace) -> int:
             print(json.dumps(rows, ensure_ascii=False))
             return 0
         grid = Table(box=None, padding=(0, 1))
-        for heading in rows[0]:
-            grid.add_column(heading, overflow="fold")
+        shown = [heading for heading in rows[0] if heading != "source"]  # `delphic objective NAME` gives the source
+        for heading in shown:
+            grid.add_column(heading, no_wrap=heading == "name")
         for row in rows:
-            grid.add_row(*(str(value) for value in row.values()))
+            grid.add_row(*(str(row[heading]) for heading in shown))
         console.print(grid)
         return 0
     if options.name is None:
@@ -111,7 +112,9 @@ def run_objective(options: argparse.Namespace) -> int:
         reasons = dict(zip(result["dropped"][g], result["drop_reasons"][g], strict=True))
         for i, advantage in enumerate(advantages):
             weight, penalty = result["weights"][g][i], result["penalty_weights"][g][i]
-            grid.add_row(str(g), str(i), f"{advantage:.4g}", f"{weight:.4g}", f"{penalty:.4g}", reasons.get(i, ""))
+            grid.add_row(
+                str(g + 1), str(i + 1), f"{advantage:.4g}", f"{weight:.4g}", f"{penalty:.4g}", reasons.get(i, "")
+            )
     console.print(grid)
     for note in result["notes"]:
         console.print(f"· {note}")

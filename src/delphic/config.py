@@ -132,7 +132,7 @@ class RunConfig(Section):
     """One run. `objective` is a preset's name, or a table of choices (see docs/objectives.md)."""
 
     seed: int = Field(0, ge=0, description="Decides every random number, with the step and the row.")
-    output: str = Field("runs/run", description="Run folder; never overwritten.")
+    output: str = Field("runs/run", description="Run folder, from where the command is given; never overwritten.")
     objective: Objective = Field(default_factory=lambda: build("grpo"), description="Preset name or table of choices.")
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()
@@ -177,6 +177,12 @@ class RunConfig(Section):
         """Hash of everything that shapes the numbers of a run (not its folder's name)."""
         content = self.model_dump(mode="json", exclude={"output"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def locate(path: str, folder: Path) -> Path:
+    """A path of the config: beside the config file if it is there, else from where the command was given."""
+    beside = folder / path
+    return beside if beside.exists() else Path(path)
 
 
 def _merge(base: dict[str, Any], dotted: str, value: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from delphic.config import TaskConfig
+from delphic.config import TaskConfig, locate
 from delphic.errors import UserError
 from delphic.tasks.arithmetic import Arithmetic
 from delphic.tasks.base import Problem, Task
@@ -13,9 +13,9 @@ from delphic.tasks.rewards import RewardFunction, evaluate, load_rewards
 
 
 def make_task(config: TaskConfig, held_out: int, seed: int, folder: Path) -> Task:
-    """The configured task. Paths are relative to `folder`, the config file's."""
+    """The configured task. Paths are looked up beside the config file (`folder`) first."""
     if config.name == "file":
-        path = folder / str(config.path)
+        path = locate(str(config.path), folder)
         return FileTask(
             path,
             config.prompt_column,

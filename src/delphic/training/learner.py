@@ -81,8 +81,8 @@ class LocalLearner:
         meter.add("left_out_share", float((~prepared.kept).sum()), len(rollouts))
         if self.critic is not None and scores.values is not None:
             self.critic.update(rollouts, meter)
-        for rows in self._minibatches(rollouts, step):
-            if self.config.objective.pairwise > 0 and self.version > 0:
+        for number, rows in enumerate(self._minibatches(rollouts, step)):
+            if self.config.objective.pairwise > 0 and number > 0:  # its advantages move with the policy
                 prepared = self._prepare(rollouts, scores, step)
             lags = self.version - rollouts.version[rows]
             meter.add("lag", float(lags.sum()), len(rows))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from delphic.config import RunConfig
+from delphic.config import RunConfig, locate
 from delphic.errors import UserError
 from delphic.policy.model import load_policy
 from delphic.rollouts import Rollouts
@@ -21,7 +21,7 @@ from delphic.statistics.informative import expected_silent_share, silent_share
 from delphic.tasks import load_rewards, make_task
 from delphic.training.evaluate import Evaluation, evaluate_policy
 from delphic.training.generate import Generated, Generator, Recorded, batch_metrics
-from delphic.training.lag import consumers
+from delphic.training.lag import consumers, source_step
 from delphic.training.learner import LocalLearner, NonFiniteError
 from delphic.training.metrics import Meter
 from delphic.training.protocols import Learner, Sampler
@@ -62,7 +62,7 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
     """Model, task, sampler and learner in this process; the sampler shares the learner's weights.
 
     Args:
-        folder: paths in the config are relative to it. weights: a checkpoint to start from.
+        folder: the config file's, where its paths are looked up first. weights: a checkpoint to start from.
     """
     if config.model.threads:
         torch.set_num_threads(config.model.threads)
@@ -77,12 +77,12 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
     if config.train.offline is None:
         source = Generator(config, task, rewards, sampler)
     else:
-        source = Recorded(config, folder / config.train.offline)
+        source = Recorded(config, locate(config.train.offline, folder))
     return Parts(config, learner, sampler, source, lambda: evaluate_policy(config, task, rewards, sampler))
 
 
 def _model_path(config: RunConfig, folder: Path) -> str:
-    return config.model.path if config.model.path == "builtin" else str(folder / config.model.path)
+    return config.model.path if config.model.path == "builtin" else str(locate(config.model.path, folder))
 
 
 def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: Display) -> Outcome:
@@ -151,6 +151,7 @@ class Loop:
         self._sample(number, timing)
         generated = self._take(number)
         rollouts = generated.rollouts
+        self._check_version(number, rollouts)
         self._measure(rollouts, generated, meter)
         try:
             self.parts.learner.learn(rollouts, number, meter, timing)
@@ -212,6 +213,15 @@ class Loop:
         if recorded is None:
             raise UserError(f"{self.run.rollout_path(number)} is missing; the lag needs it to go on")
         return _from_file(*recorded)
+
+    def _check_version(self, number: int, rollouts: Rollouts) -> None:
+        """Lag is asserted, not assumed: the rollouts come from the very update that the schedule names."""
+        train = self.config.train
+        expected = source_step(number, train.sync_interval, train.sync_offset) * train.updates_per_step
+        if not self.recorded and bool((rollouts.version != expected).any()):
+            raise RuntimeError(
+                f"step {number} must learn from policy version {expected}, its rollouts say {set(rollouts.version.tolist())}"
+            )
 
     def _measure(self, rollouts: Rollouts, generated: Generated, meter: Meter) -> None:
         for name, (total, count) in batch_metrics(rollouts).items():
