@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,54 @@ def quick(tiny_model: Path) -> dict[str, Any]:
         "evaluation": {"problems": 4, "samples": 2, "every": 0},
         "checkpoint": {"every": 2},
     }
+
+
+class Silent:
+    """A display that shows nothing; with `stop_after`, it asks for an interruption after that step, as Ctrl-C does."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.stop_after = stop_after
+
+    def start(self, *_: object) -> None: ...
+
+    def step(self, row: dict[str, float], _timing: dict[str, float]) -> None:
+        if self.stop_after is not None and row["step"] == self.stop_after:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def message(self, _text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+DIGITS_REWARD = '''
+def digits(completions, **kwargs):
+    """Varies within a random model's groups: share of digits, and a little for an odd length."""
+    return [sum(c.isdigit() for c in text) / 4 + 0.1 * (len(text) % 2) for text in completions]
+'''
+
+
+@pytest.fixture(scope="session")
+def reward_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a reward module, as a user would keep it beside the config."""
+    folder = tmp_path_factory.mktemp("rewards")
+    (folder / "tiny_rewards.py").write_text(DIGITS_REWARD)
+    return folder
+
+
+@pytest.fixture
+def lagged(quick: dict[str, Any]) -> dict[str, Any]:
+    """Twelve steps with everything that a checkpoint must carry: lag, minibatches, epochs, refilling, a schedule."""
+    quick["task"]["rewards"] = ["tiny_rewards:digits"]
+    quick["sampling"] |= {"dynamic": True, "order": "epochs"}
+    quick["train"] |= {
+        "steps": 12,
+        "sync_interval": 3,
+        "sync_offset": 2,
+        "minibatches": 2,
+        "schedule": "cosine",
+        "warmup_steps": 3,
+        "reference_every": 5,
+    }
+    quick["evaluation"]["every"] = 4
+    quick["checkpoint"] = {"every": 1, "keep": 2}
+    return quick
