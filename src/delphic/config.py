@@ -38,7 +38,9 @@ class TaskConfig(Section):
         None, description="file: column with the gold answer; must be there in every row."
     )
     value_column: str | None = Field(None, description="file: column with V(x), for the oracle baseline.")
-    template: str = Field("{prompt}", description="file: the prompt; {prompt} and {any column} are replaced.")
+    template: str = Field(
+        "{prompt}", description="file: the prompt; {prompt} and {any column} are replaced, {{ }} are braces."
+    )
     held_out_share: float = Field(0.2, ge=0, lt=1, description="file: share of rows held out, chosen by the seed.")
     rewards: tuple[str, ...] = Field(
         (),

@@ -13,7 +13,8 @@ class UserError(Exception):
 def nearest(name: str, valid: Iterable[str]) -> str:
     """`; did you mean "x"?`, or the list of valid names when nothing is close."""
     options = sorted(valid)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, options, n=5, cutoff=0.5)
     if close:
-        return f'; did you mean "{close[0]}"?'
+        swapped = [option for option in close if sorted(option) == sorted(name)]  # gpro is grpo before gspo
+        return f'; did you mean "{(swapped or close)[0]}"?'
     return f"; valid: {', '.join(options)}"

@@ -79,14 +79,16 @@ def _problem(
     fields: dict[str, Any] = {"prompt": row[prompt_column], **row}
 
     def replace(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
         if match[1] not in fields:
             raise UserError(
                 f'{where}: task.template names "{{{match[1]}}}", which is no column{nearest(match[1], fields)}'
             )
         return str(fields[match[1]])
 
-    # only {word} is a placeholder, so that a template may hold braces of its own (LaTeX, JSON)
-    prompt = re.sub(r"\{(\w+)\}", replace, template)
+    # only {name} is a placeholder, so that a template may hold braces of its own; {{ and }} are literal ones
+    prompt = re.sub(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}", replace, template)
     columns = {k: v for k, v in row.items() if k not in ("prompt", "completion")}
     if answer_column:
         columns["answer"] = row[answer_column]
