@@ -167,6 +167,10 @@ class RunConfig(Section):
                 'objective.baseline = "oracle" needs V(x): set sampling.oracle_samples >= 1 to estimate it, '
                 "or task.value_column"
             )
+        if train.minibatches > sampling.prompts:
+            raise ValueError(
+                f"train.minibatches = {train.minibatches} needs as many groups; sampling.prompts = {sampling.prompts}"
+            )
         if sampling.dynamic and not goal.group_relative:
             raise ValueError("sampling.dynamic refills silent groups, which only a group-relative objective has")
         if goal.overlong_buffer > sampling.max_new_tokens:

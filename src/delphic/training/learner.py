@@ -86,7 +86,7 @@ class LocalLearner:
                 prepared = self._prepare(rollouts, scores, step)
             lags = self.version - rollouts.version[rows]
             meter.add("lag", float(lags.sum()), len(rows))
-            meter.add("lag_max", max(float(lags.max()), meter.sums.get("lag_max", -math.inf)))
+            meter.add("lag_max", max(float(lags.max(initial=0)), meter.sums.get("lag_max", -math.inf)))
             self._update(rollouts, rows, prepared, scores, meter)
         meter.add("version", self.version)
         timing.add("seconds_learn", time.perf_counter() - started)
@@ -157,9 +157,8 @@ class LocalLearner:
                 continue
             shuffled = stream(self.config.seed, Purpose.MINIBATCH, step, number).permutation(ids)
             for part in np.array_split(shuffled, train.minibatches):
-                rows = np.flatnonzero(np.isin(rollouts.group, part))
-                if len(rows):
-                    yield rows
+                # an empty part (a short step of dynamic sampling) is still an update: versions count by schedule
+                yield np.flatnonzero(np.isin(rollouts.group, part))
 
     def _update(self, rollouts: Rollouts, rows: np.ndarray, prepared: Prepared, scores: _Scores, meter: Meter) -> None:
         goal = self.config.objective
