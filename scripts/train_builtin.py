@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -102,13 +103,23 @@ def corpus(size: int, wrong_share: float, seed: int) -> tuple[np.ndarray, np.nda
     return ids, learn
 
 
-def fit(
-    model: LlamaForCausalLM, steps: int, batch: int, rate: float, wrong_share: float, seed: int, label: str
-) -> None:
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    steps: int
+    rate: float
+    wrong_share: float
+
+
+STAGES = (Stage("skill", 2200, 3e-3, 0.0), Stage("polish", 1200, 1.5e-3, 0.0), Stage("soften", 200, 3e-4, 0.2))
+
+
+def fit(model: LlamaForCausalLM, stage: Stage, batch: int, seed: int) -> None:
     """AdamW with warm-up and cosine decay on fresh text, cross-entropy on the answers alone."""
+    steps, rate = stage.steps, stage.rate
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
     rng = np.random.default_rng(seed)
-    pool_ids, pool_learn = corpus(min(steps * batch, 400_000), wrong_share, seed)
+    pool_ids, pool_learn = corpus(min(steps * batch, 400_000), stage.wrong_share, seed)
     model.train()
     started, shown = time.time(), []
     for step in range(steps):
@@ -133,7 +144,7 @@ def fit(
         shown.append(total)
         if (step + 1) % 200 == 0 or step + 1 == steps:
             mean = np.mean(shown[-200:])
-            print(f"{label} step {step + 1}/{steps}  loss {mean:.4f}  {time.time() - started:.0f} s", flush=True)
+            print(f"{stage.name} step {step + 1}/{steps}  loss {mean:.4f}  {time.time() - started:.0f} s", flush=True)
     model.eval()
 
 
@@ -194,18 +205,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=4000, help="steps on right answers")
-    parser.add_argument("--soften-steps", type=int, default=500, help="steps with a share of wrong answers")
-    parser.add_argument("--wrong-share", type=float, default=0.5)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=192)
+    parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--layers", type=int, default=4)
     options = parser.parse_args()
     model = make_model(options.width, options.layers, options.seed)
     print(f"{model.num_parameters():,} parameters", flush=True)
-    fit(model, options.steps, options.batch, options.rate, 0.0, options.seed, "skill")
-    fit(model, options.soften_steps, options.batch, options.rate / 4, options.wrong_share, options.seed + 1, "soften")
+    for number, stage in enumerate(STAGES):
+        fit(model, stage, options.batch, options.seed + number)
     save(model, options.out)
 
 

@@ -6,6 +6,6 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def right_number(completions: list[str], answer: list[float], **kwargs: object) -> list[float]:
-    """1 where the first number of the completion is the answer."""
-    found = [NUMBER.search(text.replace(",", "")) for text in completions]
-    return [float(m is not None and float(m.group()) == float(a)) for m, a in zip(found, answer, strict=True)]
+    """1 where the last number of the completion is the answer."""
+    found = [NUMBER.findall(text.replace(",", "")) for text in completions]
+    return [float(bool(n) and float(n[-1]) == float(a)) for n, a in zip(found, answer, strict=True)]
