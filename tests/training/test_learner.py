@@ -120,12 +120,12 @@ def test_a_silent_step_still_decays_adamws_moments(quick: dict[str, Any], batch:
     learner = LocalLearner(policy, config, lambda: load_policy(config.model.path))
     learner.learn(batch, 1, Meter(), Meter())
     name, parameter = next(iter(policy.parameters().items()))
-    before = learner.optimizer.state[parameter]["exp_avg"].clone()
+    before = learner.optimiser.torch.state[parameter]["exp_avg"].clone()
     weights = policy.fingerprint()
     meter = Meter()
     learner.learn(batch.with_(reward=np.ones(len(batch))), 2, meter, Meter())
     assert meter.values()["gradient_norm"] == 0
-    assert torch.allclose(learner.optimizer.state[parameter]["exp_avg"], 0.9 * before), name
+    assert torch.allclose(learner.optimiser.torch.state[parameter]["exp_avg"], 0.9 * before), name
     assert policy.fingerprint() != weights, "as it would with every row computed"
 
 
@@ -156,7 +156,7 @@ def test_sgd_with_momentum_follows_its_recurrence(quick: dict[str, Any], batch: 
 def test_the_schedule_warms_up_and_decays_to_0(quick: dict[str, Any]) -> None:
     config = configured(quick, "grpo", steps=10, warmup_steps=2, schedule="linear", learning_rate=1.0)
     learner = LocalLearner(load_policy(config.model.path), config, lambda: load_policy(config.model.path))
-    rates = [learner.learning_rate(u) for u in range(11)]
+    rates = [learner.optimiser.learning_rate(u) for u in range(11)]
     assert rates == pytest.approx([0.5, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0])
 
 

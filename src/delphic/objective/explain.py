@@ -12,8 +12,10 @@ import numpy as np
 
 from delphic.errors import UserError
 from delphic.objective import penalty
+from delphic.objective.coefficients import Coefficients, coefficients
 from delphic.objective.formula import formula, render_markdown, table
-from delphic.objective.objective import Coefficients, Objective, Prepared, StepInputs, coefficients, prepare
+from delphic.objective.objective import Objective
+from delphic.objective.prepare import Prepared, StepInputs, prepare
 
 __all__ = ["explain", "formula", "render_markdown", "table"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import betaln
 
-from delphic.objective.objective import group_slots
+from delphic.objective.prepare import group_slots
 
 
 def informative_chance(p: float | np.ndarray, group_size: int | np.ndarray) -> float | np.ndarray:

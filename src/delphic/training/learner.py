@@ -18,10 +18,12 @@ from delphic.objective import Prepared, StepInputs, Totals, coefficients, prepar
 from delphic.objective.penalty import kl_value
 from delphic.policy.logprobs import micro_batches, pad_rows, score, score_all
 from delphic.policy.model import Policy
+from delphic.policy.scores import score_norms
 from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 from delphic.training.critic import Critic
 from delphic.training.metrics import Meter
+from delphic.training.optimiser import Optimiser
 
 
 class NonFiniteError(Exception):
@@ -48,17 +50,10 @@ class LocalLearner:
     def __init__(self, policy: Policy, config: RunConfig, load_reference: Callable[[], Policy]) -> None:
         self.policy, self.config, self.version = policy, config, 0
         self._load_reference = load_reference
-        train = config.train
-        parameters = list(policy.parameters().values())
-        if train.optimizer == "adamw":
-            self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-                parameters, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay
-            )
-        else:
-            self.optimizer = torch.optim.SGD(
-                parameters, lr=train.learning_rate, momentum=train.momentum, weight_decay=train.weight_decay
-            )
-        self.critic = Critic(policy, train.value_learning_rate) if config.objective.baseline == "critic" else None
+        self.optimiser = Optimiser(policy.parameters(), config.train)
+        self.critic = (
+            Critic(policy, config.train.value_learning_rate) if config.objective.baseline == "critic" else None
+        )
         self._reference: Policy | None = None
 
     # -- one step ----------------------------------------------------------------------------------------------
@@ -113,7 +108,7 @@ class LocalLearner:
                     'objective baseline "oracle" needs V(x) of every prompt, which these rollouts do not have'
                 )
         if goal.baseline == "score_norm_mean":
-            norms = self._score_norms(rollouts)
+            norms = score_norms(self.policy, rollouts, self.config.sampling.temperature)
         return _Scores(rollouts.behaviour_logp if rollouts.has_behaviour else None, reference, values, norms)
 
     def _prepare(self, rollouts: Rollouts, scores: _Scores, step: int) -> Prepared:
@@ -168,30 +163,19 @@ class LocalLearner:
             moves = moves | prepared.penalised
         learned = rows[moves[rows]]
         meter.add("learned_share", len(learned), len(rows))
-        # zero gradients, not None: a step of silent groups must still decay the optimiser's moments, as it would
-        # had the skipped rows been computed
-        for parameter in self.policy.parameters().values():
-            parameter.grad = torch.zeros_like(parameter)
+        self.optimiser.zero()
         for batch in micro_batches(rollouts, learned, self.config.train.token_budget):
             loss = self._loss(rollouts, batch, prepared, scores, totals, meter)
             if not bool(torch.isfinite(loss)):
                 raise self._blame("the loss is not finite", rollouts, batch, prepared, scores, totals)
             loss.backward()
-        parameters = list(self.policy.parameters().values())
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.train.max_grad_norm)
-        if not bool(torch.isfinite(norm)):
+        norm = self.optimiser.clip()
+        if not math.isfinite(norm):
             raise self._blame("the gradient is not finite", rollouts, learned, prepared, scores, totals)
-        rate = self.learning_rate(self.version)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        before = [p.detach().clone() for p in parameters]
-        self.optimizer.step()
-        moved = math.sqrt(
-            sum(float((p.detach() - b).double().square().sum()) for p, b in zip(parameters, before, strict=True))
-        )
+        change, rate = self.optimiser.step(self.version)
         self.version += 1
-        meter.add("gradient_norm", float(norm))
-        meter.add("update_norm", moved)
+        meter.add("gradient_norm", norm)
+        meter.add("update_norm", change)
         meter.add("learning_rate", rate)
 
     def _loss(
@@ -258,18 +242,6 @@ class LocalLearner:
     def _score_with(self, policy: Policy, rollouts: Rollouts) -> list[np.ndarray]:
         return score_all(policy, rollouts, self.config.sampling.temperature, self.config.train.token_budget)
 
-    def _score_norms(self, rollouts: Rollouts) -> np.ndarray:
-        """[N] ‖∇ log π(y)‖², one backward pass a completion."""
-        parameters = list(self.policy.parameters().values())
-        out = np.zeros(len(rollouts))
-        for i in range(len(rollouts)):
-            part = rollouts.select([i])
-            logp = score(self.policy, part.prompt_tokens, part.tokens, self.config.sampling.temperature).logp
-            mask = torch.from_numpy(part.loss_mask[0]).to(logp.dtype)
-            gradients = torch.autograd.grad((logp[0] * mask).sum(), parameters, allow_unused=True)
-            out[i] = sum(float(g.double().square().sum()) for g in gradients if g is not None)
-        return out
-
     @property
     def reference(self) -> Policy:
         """The initial policy, loaded when first needed."""
@@ -277,19 +249,6 @@ class LocalLearner:
             self._reference = self._load_reference()
             self._reference.model.requires_grad_(False)
         return self._reference
-
-    def learning_rate(self, update: int) -> float:
-        """Learning rate of the update with this number (from 0): linear warm-up, then the schedule to 0 at the end."""
-        train = self.config.train
-        if update < train.warmup_steps:
-            return train.learning_rate * (update + 1) / train.warmup_steps
-        span = max(train.steps * train.updates_per_step - train.warmup_steps, 1)
-        done = min((update - train.warmup_steps) / span, 1.0)
-        if train.schedule == "linear":
-            return train.learning_rate * (1 - done)
-        if train.schedule == "cosine":
-            return train.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
-        return train.learning_rate
 
     # -- weights and state -------------------------------------------------------------------------------------
 
@@ -303,11 +262,7 @@ class LocalLearner:
         """A model folder that transformers loads, and `optimizer.safetensors` beside the weights."""
         self.policy.model.save_pretrained(folder)
         self.policy.tokenizer.save_pretrained(folder)
-        state = {"version": torch.tensor(self.version)}
-        for name, parameter in self.policy.parameters().items():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                if value is not None:
-                    state[f"{name}/{key}"] = value.detach().clone().contiguous()
+        state = {"version": torch.tensor(self.version), **self.optimiser.state()}
         if self.critic is not None:
             state.update(self.critic.state())
         save_file(state, folder / "optimizer.safetensors")
@@ -316,12 +271,7 @@ class LocalLearner:
         """Restore the optimiser; the policy must already be loaded from the same folder."""
         state = load_file(folder / "optimizer.safetensors")
         self.version = int(state.pop("version"))
-        parameters = self.policy.parameters()
-        if self.critic is not None:
-            state = self.critic.restore(state)
-        for name, value in state.items():
-            parameter, _, key = name.rpartition("/")
-            self.optimizer.state[parameters[parameter]][key] = value
+        self.optimiser.restore(self.critic.restore(state) if self.critic is not None else state)
 
 
 def _sequence_sums(now: list[np.ndarray], then: list[np.ndarray], masks: list[np.ndarray]) -> np.ndarray:
