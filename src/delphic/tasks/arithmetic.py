@@ -61,11 +61,11 @@ KINDS: dict[str, Callable[[random.Random, int, int], tuple[str, int]]] = {
 }
 
 
-def draw(rng: random.Random, kind: str, low: int, high: int, held_out: bool) -> Problem:
-    """One problem of a kind with operands in [low, high], from the wanted side of the split."""
+def draw(rng: random.Random, kind: str, low: int, high: int, held_out: bool | None) -> Problem:
+    """One problem of a kind with operands in [low, high], from the wanted side of the split (None: from either)."""
     for _ in range(10_000):
         expression, answer = KINDS[kind](rng, low, high)
-        if is_held_out(expression) == held_out:
+        if held_out is None or is_held_out(expression) == held_out:
             return Problem(f"{expression}=", {"answer": str(answer), "kind": kind})
     side = "held-out" if held_out else "training"
     raise ValueError(f"task.arithmetic: operands {low}..{high} leave no {side} problem of kind {kind}; widen the range")
