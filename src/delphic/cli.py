@@ -19,6 +19,7 @@ before a run
 
 during
   train       run a config: delphic train CONFIG.toml [--section.key value ...]
+  export      the same config for TRL or verl, with delphic's objective inside
 
 delphic COMMAND --help tells more of each."""
 
@@ -103,7 +104,20 @@ def objective(arguments: Sequence[str]) -> int:
     return run_objective(known)
 
 
-COMMANDS = {"train": train, "objective": objective}
+def export(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="delphic export", description="Write a delphic config as TRL's or verl's, objective included.")
+    parser.add_argument("config", type=Path, help="TOML file")
+    parser.add_argument("--to", required=True, metavar="HOST", help="trl or verl")
+    known, rest = parser.parse_known_args(arguments)
+    from delphic.config import load_config
+    from delphic.config_help import parse_overrides
+    from delphic.plugins.export import export as write
+
+    print(write(load_config(known.config, parse_overrides(rest)), known.to), end="")
+    return 0
+
+
+COMMANDS = {"train": train, "objective": objective, "export": export}
 
 
 if __name__ == "__main__":

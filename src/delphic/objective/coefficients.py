@@ -42,7 +42,11 @@ def coefficients(
         reference_log_ratio: [N, T] log π − log π_ref, for a KL term in the loss.
     """
     xp = array_namespace(log_ratio)
-    seen = log_ratio if objective.ratio_level == "token" else ratio.sequence_log_ratio(log_ratio, mask)
+    seen = {
+        "token": lambda: log_ratio,
+        "sequence": lambda: ratio.sequence_log_ratio(log_ratio, mask),
+        "completion": lambda: ratio.completion_log_ratio(log_ratio, mask),
+    }[objective.ratio_level]()
     rho = xp.exp(seen)
     ones = xp.ones_like(log_ratio)
     u = {

@@ -35,6 +35,7 @@ MASK = {
 LEVEL = {
     "token": "π/π_behaviour per token",
     "sequence": "exp(mean over the completion's tokens of log π − log π_behaviour)",
+    "completion": "exp(sum over the completion's tokens of log π − log π_behaviour)",
 }
 KL = {"k1": "δ", "k2": "δ²/2", "k3": "exp(−δ) − 1 + δ"}
 QUADRATIC = {

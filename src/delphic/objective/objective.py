@@ -65,8 +65,10 @@ class Objective(BaseModel):
     clip_high: float = Field(0.2, ge=0, description="ε_h: upper edge 1 + ε_h.")
     ring_low: float = Field(0.6, ge=0, description="ε′_l of the ring.")
     ring_high: float = Field(2.0, ge=0, description="ε′_h of the ring.")
-    ratio_level: Literal["token", "sequence"] = Field(
-        "token", description="sequence: importance and mask see the geometric mean ratio of the completion (GSPO)."
+    ratio_level: Literal["token", "sequence", "completion"] = Field(
+        "token",
+        description="What importance and mask see. sequence: the geometric mean ratio of the completion (GSPO); "
+        "completion: the product (TOPR as published).",
     )
     # penalties
     kl: Literal["none", "k1", "k2", "k3"] = Field("none", description="Estimator of KL(π‖reference).")

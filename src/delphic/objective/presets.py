@@ -80,8 +80,9 @@ PRESETS: dict[str, Preset] = {
     "topr": Preset(
         {"importance": "truncated_negative", "aggregation": "token_mean"},
         "arXiv 2503.14286",
-        "Successes count fully, failures by min(ρ, 1). With 0/1 rewards failures weigh nothing: use signed "
-        'rewards, or baseline = "mean".',
+        "Successes count fully, failures by min(ρ, 1), ρ per token as commonly coded; the paper's ρ is the whole "
+        'completion\'s, ratio_level = "completion". With 0/1 rewards failures weigh nothing: use signed rewards, or '
+        'baseline = "mean".',
     ),
     "rec_oneside_is": Preset(
         {"baseline": "mean", **CLIP, "importance": "ratio"}, REC, "PPO clip with importance weights."

@@ -21,6 +21,12 @@ def sequence_log_ratio(log_ratio: Array, mask: Array) -> Array:
     return xp.sum(log_ratio * weight, axis=-1, keepdims=True) / xp.where(count > 0, count, xp.ones_like(count))
 
 
+def completion_log_ratio(log_ratio: Array, mask: Array) -> Array:
+    """[N, 1] sum over a completion's tokens of the log-ratio: log of π(y|x)/π_behaviour(y|x)."""
+    xp = array_namespace(log_ratio)
+    return xp.sum(log_ratio * xp.astype(mask, log_ratio.dtype), axis=-1, keepdims=True)
+
+
 def capped(ratio: Array, cap: float) -> Array:
     """min(ρ, c): truncated importance sampling; with c = 1 + ε_h, CISPO (arXiv 2506.13585, eq. 5)."""
     xp = array_namespace(ratio)

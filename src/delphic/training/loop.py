@@ -239,6 +239,8 @@ class Loop:
         return number == self.config.train.steps or (every > 0 and number % every == 0)
 
     def _log_evaluation(self, step: int) -> None:
+        if self.config.evaluation.problems:
+            self.display.message("evaluating on held-out problems before training …")
         evaluation = self.parts.evaluate()
         if evaluation is not None:
             row = {"step": step, **evaluation.metrics()}

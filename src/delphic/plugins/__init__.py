@@ -1,0 +1,1 @@
+"""Delphic's objectives inside trainers that people already have."""
