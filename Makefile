@@ -32,6 +32,7 @@ $(VENV)/.train: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.train
 	$(PIP) -e '.[train,dev]'
+	-$(PIP) --no-deps trl verl trinity-rft  # peers of the conformance tests; where one cannot be had, its tests skip
 	touch $@
 
 clean:

@@ -170,6 +170,14 @@ def test_topr_trusts_successes_and_truncates_failures() -> None:
     assert_same(build("topr"), b, aggregate(-positive - negative, b, "token_mean"))
 
 
+def test_topr_as_published_truncates_the_ratio_of_the_whole_completion() -> None:
+    b = make_batch(5)
+    r = torch.from_numpy(b.rewards)[:, None]
+    whole = torch.exp(b.sequence(b.log_ratio)).detach()
+    loss = aggregate(-torch.where(r < 0, torch.clamp(whole, 0, 1), 1.0) * r * b.logp, b, "token_mean")
+    assert_same(build({"preset": "topr", "ratio_level": "completion"}), b, loss)
+
+
 def test_red_weight_weighs_by_the_exponential_advantage() -> None:
     b = make_batch(6)
     a = group_advantage(b, std=False)
