@@ -1,11 +1,11 @@
 # `make demo` and `make test` are all the set-up there is: each installs what it needs into .venv first.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs clean
+.PHONY: demo test lint types docs bench clean
 
 demo: $(VENV)/.train
 	$(BIN)/delphic train examples/demo.toml --resume
@@ -34,6 +34,9 @@ $(VENV)/.dev: $(VENV)/.train
 	$(PIP) -e '.[train,dev]'
 	-$(PIP) --no-deps trl verl trinity-rft  # peers of the conformance tests; where one cannot be had, its tests skip
 	touch $@
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench_step.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -19,6 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 from delphic.errors import UserError
 from delphic.plugins.trl import DelphicGRPOTrainer, Recorder
 from delphic.rollouts import Rollouts
+from delphic.tasks import Arithmetic
 
 PROMPTS = [f"{a}+{b}-1=" for a in (1, 2, 3) for b in (1, 2)]
 
@@ -27,7 +28,9 @@ def digits(completions: list[str], **kwargs: Any) -> list[float]:
     return [sum(c.isdigit() for c in text) / 4 + 0.1 * (len(text) % 2) for text in completions]
 
 
-def make(kind: type, folder: Path, output: Path, reward: Any = digits, **options: Any) -> Any:
+def make(
+    kind: type, folder: Path, output: Path, reward: Any = digits, prompts: list[str] = PROMPTS, **options: Any
+) -> Any:
     objective = {"objective": options.pop("objective")} if "objective" in options else {}
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 4,
@@ -50,7 +53,7 @@ def make(kind: type, folder: Path, output: Path, reward: Any = digits, **options
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(folder),
         reward_funcs=reward,
-        train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         args=GRPOConfig(output_dir=str(output), **settings),
         **objective,
     )
@@ -117,6 +120,7 @@ def test_the_built_in_model_learns_through_trl(tmp_path: Path) -> None:
             folder,
             tmp_path / objective,
             reward=right,
+            prompts=[p.prompt for p in Arithmetic(size=200).train],
             objective=objective,
             per_device_train_batch_size=32,
             num_generations=8,

@@ -204,6 +204,13 @@ def test_rec_divides_by_the_population_std() -> None:
     assert_same(torch.from_numpy(ours)[:, None] * b.mask, theirs, 5e-6)  # Trinity's ε = 1e-6 remains
 
 
+def test_batch_scale_has_no_row() -> None:
+    """grpo-trinity: std_cal_level = "batch" divides by the std of the step's rewards, the mean still the group's."""
+    b = make_batch(4)
+    ours = our_advantage({"baseline": "mean"}, b) / (np.std(b.rewards, ddof=1) + 1e-6)
+    assert_same(torch.from_numpy(ours)[:, None] * b.mask, advantages(b, "grpo", std_cal_level="batch"), SINGLE)
+
+
 def test_a_completion_alone_in_its_group() -> None:
     """trinity: it has its whole reward as its advantage, and rec fails; ours leaves it out."""
     b = make_batch(5, sizes=(4, 1), kinds=("signed", "lone success"))
