@@ -124,13 +124,13 @@ def test_the_built_in_model_learns_through_trl(tmp_path: Path) -> None:
             objective=objective,
             per_device_train_batch_size=32,
             num_generations=8,
-            max_steps=12,
-            learning_rate=3e-4,
+            max_steps=24,
+            learning_rate=1e-4,
             beta=0.0,
         )
         trainer.train()
         rewards = history(trainer, "reward")
-        assert np.mean(rewards[-4:]) > np.mean(rewards[:4]) + 0.1, objective
+        assert np.mean(rewards[-8:]) > np.mean(rewards[:4]) + 0.05, objective
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,10 @@ def _decode(
     n = len(prompts) * count
     logits = out.logits[:, -1].repeat_interleave(count, 0)
     padding = torch.from_numpy(pad).repeat_interleave(count)
-    visible = torch.zeros(n, 1, 1, width + limit, dtype=torch.bool)
-    visible[:, 0, 0, :width] = seen.repeat_interleave(count, 0)
-    visible[:, :, :, width:] = True
+    # which positions are no padding; the model itself makes of it the mask that its attention wants: a ready-made one
+    # is added to the logits by some kinds, misses sliding windows, and hides the positions that ALiBi counts
+    visible = torch.ones(n, width + limit, dtype=torch.long)
+    visible[:, :width] = seen.repeat_interleave(count, 0)
 
     tokens = np.zeros((n, limit), dtype=np.int32)
     logps, entropies = np.zeros((n, limit), dtype=np.float32), np.zeros((n, limit), dtype=np.float32)
@@ -152,7 +153,7 @@ def _decode(
             running = torch.ones(len(alive), dtype=torch.bool)
         out = policy.model(
             input_ids=drawn[:, None],
-            attention_mask=visible[alive, :, :, : width + t + 1],
+            attention_mask=visible[alive, : width + t + 1],
             position_ids=(width + t - padding[alive])[:, None],
             **{policy.cache_argument: cache},
             use_cache=True,
