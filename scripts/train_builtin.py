@@ -183,7 +183,8 @@ README = """# The built-in model
 
 A {parameters:,}-parameter Llama with a character tokenizer, trained from scratch by `scripts/train_builtin.py` on
 integer arithmetic (five kinds, operands 1 to 20), so that everything in delphic runs with no download. It can do the sums, and answers wrongly about as often as its training text did: reinforcement
-learning has work. Apache-2.0, like the project.
+learning has work. Its training text holds every expression; what the task holds out, it holds out from reinforcement
+learning. Apache-2.0, like the project.
 
 Held out, temperature 1: {sampled:.3f} of samples right, {passes:.3f} of problems within 16 samples; greedy {greedy:.3f}.
 """

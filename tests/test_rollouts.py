@@ -72,6 +72,84 @@ def test_selecting_and_joining_keep_rows_together() -> None:
     assert_same(Rollouts.concat([rollouts.select([0, 1]), rollouts.select([2, 3, 4])]), rollouts)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=2, max_size=8),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_any_cut_and_any_order_join_again(lengths: list[int], seed: int, data: st.DataObject) -> None:
+    rollouts, n = make(lengths, seed), len(lengths)
+    order = data.draw(st.permutations(range(n)))
+    cut = data.draw(st.integers(1, n - 1))
+    parts = [rollouts.select(order[:cut]), rollouts.select(order[cut:])]
+    assert_same(Rollouts.concat(parts).select(np.argsort(order)), rollouts)
+    twice = rollouts.select([0, 0])
+    assert_same(twice.select([0]), twice.select([1]))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(known=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=6))
+def test_unknown_log_probs_and_entropies_stay_unknown_row_by_row(
+    known: list[tuple[bool, bool]], tmp_path: Path
+) -> None:
+    rollouts, nothing = make([3] * len(known)), np.zeros(0, dtype=np.float32)
+    rollouts = rollouts.with_(
+        behaviour_logp=[x if k[0] else nothing for x, k in zip(rollouts.behaviour_logp, known, strict=True)],
+        entropy=[x if k[1] else nothing for x, k in zip(rollouts.entropy, known, strict=True)],
+    )
+    rollouts.write(tmp_path / "r.parquet")
+    again, _ = Rollouts.read(tmp_path / "r.parquet")
+    assert_same(again, rollouts)
+    assert again.has_behaviour == all(k[0] for k in known)
+
+
+def test_a_reward_function_that_a_part_lacks_is_nan_there() -> None:
+    a, b = make([1, 2]).with_(components={"x": np.ones(2)}), make([3]).with_(components={"y": np.zeros(1)})
+    joined = Rollouts.concat([a, b]).components
+    np.testing.assert_array_equal(joined["x"], [1, 1, np.nan])
+    np.testing.assert_array_equal(joined["y"], [np.nan, np.nan, 0])
+
+
+FOREIGN = {"group": [0, 0], "prompt_tokens": [[1], [1]], "tokens": [[2, 3], [4]], "reward": [1.0, 0.0]}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("group", ["a", "b"], "column group should hold int64"),
+        ("group", [None, 1], "column group has missing values"),
+        ("tokens", ["x", "y"], "column tokens should hold list"),
+        ("tokens", [[1, None], [2]], "column tokens has missing values"),
+        ("tokens", [[2**40, 1], [2]], "column tokens should hold list"),
+        ("prompt_tokens", [[1.5], [2.0]], "column prompt_tokens should hold list"),
+        ("reward", ["good", "bad"], "column reward should hold double"),
+        ("reward/x", ["good", "bad"], "column reward/x should hold double"),
+        ("behaviour_logp", [[-1.0], [-1.0]], "row 0: behaviour_logp must be empty or have one value a token"),
+        ("loss_mask", [[True], [True]], "row 0: 2 tokens, loss mask of 1"),
+    ],
+)
+def test_a_foreign_column_of_the_wrong_kind_is_named(
+    column: str, values: list[object], message: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({**FOREIGN, column: values}), tmp_path / "f.parquet")
+    with pytest.raises(UserError, match=message):
+        Rollouts.read(tmp_path / "f.parquet")
+
+
+def test_foreign_columns_of_a_wider_type_are_taken(tmp_path: Path) -> None:
+    large = pa.array([[2, 3], [4]], type=pa.large_list(pa.int64()))
+    wide = {"tokens": large, "reward": [True, None], "group": pa.array([0, 1], pa.uint32()), "truncated": [0, 1]}
+    unknown = {"behaviour_logp": pa.array([None, [-1.0]], pa.list_(pa.float64())), "prompt": [None, "p"]}
+    pq.write_table(pa.table({**FOREIGN, **wide, **unknown}), tmp_path / "f.parquet")
+    rollouts, _ = Rollouts.read(tmp_path / "f.parquet")
+    assert [t.tolist() for t in rollouts.tokens] == [[2, 3], [4]]
+    np.testing.assert_array_equal(rollouts.reward, [1, np.nan])
+    assert rollouts.truncated.tolist() == [False, True]
+    assert [len(x) for x in rollouts.behaviour_logp] == [0, 1]
+    assert rollouts.prompt == ["", "p"]
+
+
 def test_lengths_count_what_the_policy_wrote() -> None:
     rollouts = make([4]).with_(loss_mask=[np.array([True, False, True, True])])
     assert rollouts.lengths.tolist() == [3]

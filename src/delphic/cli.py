@@ -78,7 +78,7 @@ def train(arguments: Sequence[str]) -> int:
     from delphic.config_help import parse_overrides
 
     config = load_config(known.config, parse_overrides(rest))
-    return run_train(config, known.config, known.resume, known.json)
+    return run_train(config, known.config, known.resume, known.json, arguments)
 
 
 def objective(arguments: Sequence[str]) -> int:

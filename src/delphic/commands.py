@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ from delphic.config import RunConfig, parse_value
 from delphic.errors import UserError
 
 
-def run_train(config: RunConfig, path: Path, resume: bool, as_json: bool) -> int:
-    """Train; exit status 0 done, 1 halted, 130 interrupted."""
+def run_train(config: RunConfig, path: Path, resume: bool, as_json: bool, arguments: Sequence[str]) -> int:
+    """Train; `arguments` are those of the command, to say how to go on. Exit status 0 done, 1 halted, 130 interrupted."""
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -25,7 +27,7 @@ def run_train(config: RunConfig, path: Path, resume: bool, as_json: bool) -> int
     from delphic.training.loop import train
 
     output = Path(config.output)
-    again = f"delphic train {path} --resume" + ("" if resume else " (with the same options)")
+    again = shlex.join(["delphic", "train", *arguments, *([] if resume else ["--resume"])])
     try:
         outcome = train(config, output, path.resolve().parent, resume, TerminalDisplay())
     except NonFiniteError as error:
@@ -38,8 +40,9 @@ def run_train(config: RunConfig, path: Path, resume: bool, as_json: bool) -> int
         print(f"delphic: stopped at once; go on from the last checkpoint with: {again}", file=sys.stderr)
         return 130
     except OSError as error:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        print(f"delphic: cannot write to {output}: {reason}. Make room, then: {again}", file=sys.stderr)
+        full = error.errno == errno.ENOSPC
+        reason = "the disk is full. Make room, then" if full else f"{error}. Once that is put right"
+        print(f"delphic: cannot write to {output}: {reason}: {again}", file=sys.stderr)
         return 1
     if as_json:
         summary = {"output": str(output), "finished": not outcome.interrupted, **summarise(outcome.rows)}

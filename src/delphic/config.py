@@ -17,7 +17,7 @@ from delphic.objective.presets import build
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -130,12 +130,17 @@ class CheckpointConfig(Section):
     keep: int = Field(2, ge=1, description="Checkpoints kept, the newest ones; the best one is kept besides.")
 
 
+DEFAULT_OBJECTIVE = "grpo"
+
+
 class RunConfig(Section):
     """One run. `objective` is a preset's name, or a table of choices (see docs/objectives.md)."""
 
-    seed: int = Field(0, ge=0, description="Decides every random number, with the step and the row.")
+    seed: int = Field(0, ge=0, lt=2**48, description="Decides every random number, with the step and the row.")
     output: str = Field("runs/run", description="Run folder, from where the command is given; never overwritten.")
-    objective: Objective = Field(default_factory=lambda: build("grpo"), description="Preset name or table of choices.")
+    objective: Objective = Field(
+        default_factory=lambda: build(DEFAULT_OBJECTIVE), description="Preset name or table of choices."
+    )
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -177,6 +182,8 @@ class RunConfig(Section):
             raise ValueError("objective.overlong_buffer is longer than sampling.max_new_tokens")
         if train.offline is not None and (train.sync_interval > 1 or train.sync_offset > 0):
             raise ValueError("train.offline fixes where the data come from; leave out sync_interval and sync_offset")
+        if sampling.dynamic and train.offline is not None:
+            raise ValueError("sampling.dynamic refills silent groups with fresh samples; train.offline samples nothing")
         return self
 
     def fingerprint(self) -> str:
@@ -225,7 +232,9 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> RunCo
         raise UserError(f"{path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
-    for key, value in (overrides or {}).items():
+    for key, value in sorted((overrides or {}).items(), key=lambda item: item[0] != "objective"):  # a row, then choices
+        if key.startswith("objective."):  # one choice changed leaves the others those of the row that would have run
+            content.setdefault("objective", DEFAULT_OBJECTIVE)
         _merge(content, key, value)
     return make_config(content, str(path))
 

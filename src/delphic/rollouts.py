@@ -112,12 +112,18 @@ class Rollouts:
 
     @staticmethod
     def concat(parts: Sequence[Rollouts]) -> Rollouts:
-        """All rows of several rollouts; group ids must already be distinct between them where groups are."""
+        """All rows of several rollouts; group ids must already be distinct between them where groups are. A reward
+        function that some of them lack is NaN there."""
         joined: dict[str, Any] = {}
         for item in fields(Rollouts):
             values = [getattr(part, item.name) for part in parts]
             if item.name == "components":
-                joined[item.name] = {name: np.concatenate([v[name] for v in values]) for name in values[0]}
+                names = dict.fromkeys(name for part in values for name in part)
+                absent = [np.full(len(part), np.nan) for part in parts]
+                joined[item.name] = {
+                    name: np.concatenate([v.get(name, nan) for v, nan in zip(values, absent, strict=True)])
+                    for name in names
+                }
             elif isinstance(values[0], np.ndarray):
                 joined[item.name] = np.concatenate(values)
             else:
@@ -147,7 +153,7 @@ class Rollouts:
         """The rollouts of one Parquet file and its metadata.
 
         Raises:
-            UserError: not a Parquet file, or a needed column is missing.
+            UserError: not a Parquet file, a needed column is missing, or one holds something else than it should.
         """
         try:
             table = pq.read_table(path, partitioning=None)
@@ -162,20 +168,23 @@ class Rollouts:
             if name not in table.column_names:
                 data[name] = _default(name, table, n)
                 continue
-            column = table.column(name).combine_chunks()
+            column = _column(table, name, arrow, path)
             if pa.types.is_list(arrow):
                 data[name] = _split(column, _NUMPY[arrow.value_type])
             elif pa.types.is_string(arrow):
-                data[name] = column.to_pylist()
+                data[name] = [text or "" for text in column.to_pylist()]
             else:
                 data[name] = np.asarray(column.to_numpy(zero_copy_only=False), dtype=_NUMPY[arrow])
         components = {
-            name.removeprefix("reward/"): table.column(name).to_numpy().astype(np.float64)
+            name.removeprefix("reward/"): _column(table, name, pa.float64(), path).to_numpy(zero_copy_only=False)
             for name in table.column_names
             if name.startswith("reward/")
         }
         meta = json.loads((table.schema.metadata or {}).get(b"delphic", b"{}"))
-        return Rollouts(**data, components=components), meta
+        try:
+            return Rollouts(**data, components=components), meta
+        except ValueError as error:
+            raise UserError(f"{path}: {error}") from None
 
 
 _ARROW: dict[str, pa.DataType] = {
@@ -201,7 +210,20 @@ _NUMPY = {
     pa.float32(): np.float32,
     pa.float64(): np.float64,
 }
+_MAY_MISS = ("behaviour_logp", "entropy", "prompt", "completion")  # and every float64 column, as NaN
 _REQUIRED = ("group", "prompt_tokens", "tokens", "reward")
+
+
+def _column(table: pa.Table, name: str, arrow: pa.DataType, path: Path) -> Any:
+    """A column in the type that it should have; missing values only where they mean "unknown"."""
+    try:
+        column = table.column(name).cast(arrow).combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UserError(f"{path}: column {name} should hold {arrow} ({error})") from None
+    inside = pa.types.is_list(arrow) and column.values.null_count
+    if inside or (name not in _MAY_MISS and arrow != pa.float64() and column.null_count):
+        raise UserError(f"{path}: column {name} has missing values")
+    return column
 
 
 def _split(column: Any, dtype: Any) -> list[np.ndarray]:

@@ -91,6 +91,9 @@ def test_a_mistyped_command_says_what_was_meant(
     assert message in refused(capsys, *arguments)
 
 
+ON_POLICY = ["--sync-interval", "1", "--sync-offset", "0"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -107,17 +110,24 @@ def test_a_mistyped_command_says_what_was_meant(
         (["--model.path", "nowhere"], 'there is no folder "nowhere"'),
         (["--model.path", "."], "cannot be loaded as a causal language model"),
         (["--offline", "nowhere"], "leave out sync_interval"),
-        (["--offline", "nowhere", "--sync-interval", "1", "--sync-offset", "0"], "there are no recorded rollouts"),
+        (["--offline", "nowhere", *ON_POLICY], "sampling.dynamic refills silent groups with fresh samples"),
+        (["--offline", "nowhere", *ON_POLICY, "--dynamic", "false"], "there are no recorded rollouts"),
         (["--task.name", "fil"], "task.name"),
         (["--task.name", "file"], 'name = "file" needs path'),
         (["--objective", "oracle"], "needs V(x)"),
+        (["--learning-rate", "inf"], "train.learning_rate: input should be a finite number"),
+        (["--temperature", "nan"], "sampling.temperature: input should be"),
+        (["--objective.clip_high", "inf"], "objective.clip_high: Input should be a finite number"),
+        (["--reward-weights", "[nan]"], "task.reward_weights.0: input should be a finite number"),
+        (["--seed", str(2**48)], "seed: input should be less than"),
+        (["steps", "3"], 'unexpected "steps"'),
     ],
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(
     options: list[str], message: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refused(capsys, "train", str(config), *options)
-    assert not list((tmp_path / "run").rglob("*.parquet"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_unknown_keys_in_a_file_are_refused_by_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,38 +84,47 @@ def test_kill_9_at_random_moments_always_resumes_to_the_same_bits(
     lagged: dict[str, Any], reward_folder: Path, tmp_path: Path
 ) -> None:
     lagged["checkpoint"]["every"] = 3  # so that some steps since the checkpoint must be learned again
+    lagged["evaluation"] |= {"problems": 2, "samples": 1}
+    lagged["sampling"] |= {"prompts": 3, "completions": 3}
     config = make_config(lagged, "test")
-    # children start with torch already imported, and no thread of it running
+    # children start with all that a run imports, and no thread of torch running: a kill then hits the run, not an import
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["delphic.training.loop"])
+    lazily = ["torch._dynamo", "transformers.models.llama.modeling_llama", "transformers.tokenization_utils_tokenizers"]
+    context.set_forkserver_preload(["delphic.training.loop", "pandas", *lazily])
 
     def start(run: Path) -> multiprocessing.process.BaseProcess:
         child = context.Process(target=_child, args=(config, str(run), str(reward_folder)))
         child.start()
         return child
 
-    first = start(tmp_path / "warm-up")
-    first.join()
-    began = time.monotonic()
-    second = start(tmp_path / "whole")
-    second.join()
-    duration = time.monotonic() - began
-    assert second.exitcode == 0
+    def rows(run: Path) -> int:
+        metrics = run / "metrics.jsonl"
+        return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+    whole = start(tmp_path / "whole")
+    whole.join()
+    assert whole.exitcode == 0
     expected = bits(tmp_path / "whole")
 
-    moments, killed = random.Random(0), 0
+    # a random step by the metrics file, and a random moment after it: spread over the run however busy the machine is
+    moments, killed, places = random.Random(0), 0, set()
     for number in range(40):
-        if killed == 22:
+        if killed >= 20:
             break
         run = tmp_path / f"killed_{number}"
-        for _ in range(1 + number % 2):  # every other run is killed twice
+        for _ in range(1 + number % 3):  # some runs are killed twice, some three times
+            target = moments.randrange(0, 13)
             child = start(run)
-            child.join(moments.uniform(0.02, 0.9) * duration)
+            while child.is_alive() and rows(run) < target:
+                time.sleep(0.002)
+            child.join(moments.uniform(0, 0.1))
             child.kill()
             child.join()
             killed += child.exitcode == -signal.SIGKILL
+            places.add(rows(run))
         assert finish(config, run, reward_folder) == expected
     assert killed >= 20
+    assert len(places) >= 5, "the kills came at different steps"
 
 
 def test_a_half_written_line_and_left_over_parts_are_survived(

@@ -18,7 +18,7 @@ GROUP_BASELINES = ("mean", "leave_one_out", "length_mean", "score_norm_mean", "l
 class Objective(BaseModel):
     """The choices that make one member of the family. Defaults: plain REINFORCE with nothing added."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field("custom", description="Label in reports.")
     # reward and advantage

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from delphic.errors import UserError
@@ -91,7 +91,7 @@ def load_policy(path: str) -> Policy:
     """Load `builtin` or a local folder, in float32.
 
     Raises:
-        UserError: the folder is missing, or transformers cannot read it (with its reason).
+        UserError: the folder is missing, transformers cannot read it (with its reason), or not all layers are attention.
     """
     if path == "builtin":
         folder = Path(str(resources.files("delphic") / "assets" / "arithmetic"))
@@ -105,4 +105,9 @@ def load_policy(path: str) -> Policy:
     except Exception as error:  # transformers raises many kinds; all mean that the folder cannot be used
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f'model.path: "{path}" cannot be loaded as a causal language model: {reason}') from None
+    if not all(hasattr(layer, "batch_repeat_interleave") for layer in DynamicCache(config=model.config).layers):
+        raise UserError(
+            f'model.path: "{path}" ({model.config.model_type}) has layers with a recurrent state; '
+            "only models whose layers are all attention can be sampled"
+        )
     return Policy(model, tokenizer)

@@ -153,6 +153,8 @@ def print_summary(rows: Sequence[dict[str, Any]], output: str) -> None:
             table.add_column(heading)
         for name in ("before", "after", "best"):
             p = summary[name]
+            if name != "before" and p["step"] == summary["before"]["step"]:
+                continue
             table.add_row(name, str(p["step"]), f"{p['accuracy']:.3f}", f"{p['low']:.3f} – {p['high']:.3f}")
         console.print(table)
     console.print(f"metrics: {output}/metrics.jsonl · weights: {output}/checkpoints", highlight=False, soft_wrap=True)

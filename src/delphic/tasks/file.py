@@ -36,7 +36,7 @@ class FileTask:
         value_column: str | None = None,
     ) -> None:
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would cut at U+2028 inside a string
         except FileNotFoundError:
             raise UserError(f'task.path: there is no file "{path}"') from None
         except (OSError, UnicodeDecodeError) as error:
@@ -89,6 +89,8 @@ def _problem(
 
     # only {name} is a placeholder, so that a template may hold braces of its own; {{ and }} are literal ones
     prompt = re.sub(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}", replace, template)
+    if not prompt.strip():
+        raise UserError(f"{where}: task.template leaves the prompt empty")
     columns = {k: v for k, v in row.items() if k not in ("prompt", "completion")}
     if answer_column:
         columns["answer"] = row[answer_column]

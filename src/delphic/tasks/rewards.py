@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ def load_rewards(task: Task, specs: Sequence[str], weights: Sequence[float], fol
     out = []
     for spec, weight in zip(specs, weights or [1.0] * len(specs), strict=True):
         if spec == "exact_match":
+            if not all("answer" in problem.columns for problem in task.train):
+                raise UserError('task.rewards: "exact_match" compares with the gold answer; set task.answer_column')
             out.append(RewardFunction("exact_match", weight, task.reward, own=task.reward))
             continue
         function = _find(spec, folder)
@@ -102,6 +104,8 @@ def evaluate(
             raise UserError(f'reward function "{reward.name}" raised {type(error).__name__}: {error}') from error
         try:
             listed = list(values)
+            if isinstance(values, (str, Mapping)) or any(isinstance(v, str) for v in listed):
+                raise TypeError  # "10" would count as two rewards
             numbers = np.array([math.nan if v is None else float(v) for v in listed])
         except (TypeError, ValueError):
             raise UserError(

@@ -129,18 +129,35 @@ class Recorded:
     """Steps drawn from recorded rollouts, group by group; nothing is sampled. Fully offline learning.
 
     Raises:
-        UserError: no Parquet file there, or (group-relative objectives) only groups of one completion.
+        UserError: no Parquet file there, (group-relative objectives) only groups of one completion, no log-probs where
+            the objective needs them, or tokens that the model (of `vocabulary` tokens) does not have.
     """
 
-    def __init__(self, config: RunConfig, source: Path) -> None:
+    def __init__(self, config: RunConfig, source: Path, vocabulary: int) -> None:
         files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         if not files or not files[0].exists():
             raise UserError(f"train.offline: there are no recorded rollouts (*.parquet) at {source}")
         self.config = config
         self.rollouts = Rollouts.concat([_fill(Rollouts.read(file)[0], k) for k, file in enumerate(files)])
         self.groups = [slots[slots >= 0] for slots in group_slots(self.rollouts.group)]
+        if not self.groups:
+            raise UserError(f"train.offline: the files at {source} hold no rollouts")
         if config.objective.group_relative and max(len(g) for g in self.groups) < 2:
             raise UserError(f"train.offline: every group at {source} has one completion; nothing can be compared")
+        if config.objective.needs_behaviour and not self.rollouts.has_behaviour:
+            raise UserError(
+                f'train.offline: objective "{config.objective.name}" needs behaviour_logp, which the rollouts at {source} '
+                "do not have; take one without importance weight, mask and quadratic term"
+            )
+        for prompt, tokens in zip(self.rollouts.prompt_tokens, self.rollouts.tokens, strict=True):
+            if not len(prompt):
+                raise UserError(f"train.offline: a prompt at {source} has no tokens")
+            highest = int(max(prompt.max(), tokens.max(initial=0)))
+            if highest >= vocabulary or min(prompt.min(), tokens.min(initial=0)) < 0:
+                raise UserError(
+                    f"train.offline: token {highest} at {source} is none of the model's {vocabulary}; "
+                    "were they sampled with another tokenizer?"
+                )
         self.order = PromptOrder(len(self.groups), config.sampling.order, config.seed)
 
     def generate(self, step: int, cursor: int) -> Generated:

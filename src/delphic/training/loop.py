@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from delphic.config import RunConfig, locate
@@ -77,7 +78,8 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
     if config.train.offline is None:
         source = Generator(config, task, rewards, sampler)
     else:
-        source = Recorded(config, locate(config.train.offline, folder))
+        vocabulary = policy.model.get_input_embeddings().num_embeddings
+        source = Recorded(config, locate(config.train.offline, folder), vocabulary)
     return Parts(config, learner, sampler, source, lambda: evaluate_policy(config, task, rewards, sampler))
 
 
@@ -98,12 +100,14 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         done = checkpoint.step if checkpoint else 0
         parts = build_parts(config, folder, checkpoint.folder if checkpoint else None)
         state = checkpoint.state if checkpoint else {"cursor": 0, "best": None}
+        run.begin()  # nothing is written before all that the config names has been found good
         run.cut_logs(done if checkpoint else -1)
         display.start(config, done)
         with interruptible() as interrupted:
             loop = Loop(parts, run, display, done, state)
             while loop.done < config.train.steps and not interrupted.is_set():
-                loop.step(last=interrupted)
+                loop.step()
+            loop.save()  # an interruption may have come after the last step decided whether to save
         return Outcome(loop.done, loop.done < config.train.steps, run.rows())
     finally:
         display.close()
@@ -134,7 +138,7 @@ class Loop:
 
     def __init__(self, parts: Parts, run: RunFolder, display: Display, done: int, state: dict[str, Any]) -> None:
         self.parts, self.run, self.display, self.config = parts, run, display, parts.config
-        self.done = done
+        self.done = self.saved = done
         self.cursor = int(state["cursor"])
         self.best: dict[str, Any] | None = state["best"]
         self.waiting: dict[int, Generated] = {}  # rollouts sampled for later steps (the lag's queue)
@@ -143,7 +147,7 @@ class Loop:
         if done == 0:
             self._log_evaluation(0)
 
-    def step(self, last: threading.Event) -> None:
+    def step(self) -> None:
         """One rollout batch learned."""
         started = time.perf_counter()
         number = self.done + 1
@@ -152,15 +156,14 @@ class Loop:
         generated = self._take(number)
         rollouts = generated.rollouts
         self._check_version(number, rollouts)
+        self._check_finite(number, rollouts)
         self._measure(rollouts, generated, meter)
         try:
             self.parts.learner.learn(rollouts, number, meter, timing)
         except NonFiniteError as error:
-            (self.run.path / "halted").mkdir(exist_ok=True)
-            error.rollout.write(self.run.path / "halted" / f"step_{number:06d}.parquet")
+            self._keep_halted(number, error.rollout)
             raise
         self.done = number
-        stopping = last.is_set() or number == self.config.train.steps
         moment = time.perf_counter()
         if number % self.config.train.sync_interval == 0 or self._evaluation_due(number):
             self.parts.sampler.sync(self.parts.learner)
@@ -173,14 +176,20 @@ class Loop:
         better = evaluation is not None and (self.best is None or evaluation.accuracy > self.best["eval_accuracy"])
         if better and evaluation is not None:
             self.best = {"step": number, "eval_accuracy": evaluation.accuracy}
-        if better or stopping or number % self.config.checkpoint.every == 0:
-            state = {"cursor": self.cursor, "best": self.best}
-            self.run.save_checkpoint(number, self.parts.learner.save, state)
+        if better or number == self.config.train.steps or number % self.config.checkpoint.every == 0:
+            self.save()
         total = time.perf_counter() - started
         timing.add("seconds_total", total)
         timing.add("tokens_per_second", float(rollouts.lengths.sum()) / total)
         self.run.append("timing.jsonl", {"step": number, **timing.values()})
         self.display.step(row, timing.values())
+
+    def save(self) -> None:
+        """A checkpoint of the last finished step, unless it has one."""
+        if self.saved < self.done:
+            state = {"cursor": self.cursor, "best": self.best}
+            self.run.save_checkpoint(self.done, self.parts.learner.save, state)
+            self.saved = self.done
 
     def _sample(self, number: int, timing: Meter) -> None:
         """Everything that the policy after `number − 1` steps samples, this step's rollouts or later ones'."""
@@ -222,6 +231,21 @@ class Loop:
             raise RuntimeError(
                 f"step {number} must learn from policy version {expected}, its rollouts say {set(rollouts.version.tolist())}"
             )
+
+    def _check_finite(self, number: int, rollouts: Rollouts) -> None:
+        """Halt on a policy that no longer has probabilities. Its garbage may earn equal rewards, and so no gradient
+        that could tell."""
+        if self.recorded:
+            return
+        for row, logp in enumerate(rollouts.behaviour_logp):
+            if not np.isfinite(logp).all():
+                error = NonFiniteError("the sampler's log-probs are not finite", rollouts, row)
+                self._keep_halted(number, error.rollout)
+                raise error
+
+    def _keep_halted(self, number: int, rollout: Rollouts) -> None:
+        (self.run.path / "halted").mkdir(exist_ok=True)
+        rollout.write(self.run.path / "halted" / f"step_{number:06d}.parquet")
 
     def _measure(self, rollouts: Rollouts, generated: Generated, meter: Meter) -> None:
         for name, (total, count) in batch_metrics(rollouts).items():

@@ -10,14 +10,18 @@ halted/              the rollout that caused a non-finite loss or gradient
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from safetensors import SafetensorError
 
 from delphic import __version__
 from delphic.config import RunConfig
@@ -33,7 +37,7 @@ class Checkpoint:
 
 
 class RunFolder:
-    """Opens a run's folder for writing, and holds its lock until the process ends.
+    """A run's folder, locked until the process ends. A new one is made by `begin` only: a look writes nothing.
 
     Raises:
         UserError: the folder holds a run and `resume` is false; the run there has another configuration (names the
@@ -44,34 +48,55 @@ class RunFolder:
         self.path, self.config = path, config
         if path.exists() and not path.is_dir():
             raise UserError(f"output: {path} is a file; name a folder")
-        exists = path.exists() and any(path.iterdir())
+        # what a process leaves that dies before its config.json is there, is no run yet
+        exists = path.exists() and any(item.name not in (".lock", ".config.json.part") for item in path.iterdir())
         if exists and not (path / "config.json").exists():
             raise UserError(f"output: {path} is not empty and holds no delphic run; nothing was written there")
         if exists and not resume:
             raise UserError(
                 f"output: {path} already holds a run; add --resume to continue it, or choose another --output"
             )
+        self._lock: TextIO | None = None
         if exists:
             self._same_config()
-        for folder in (self.rollouts, self.checkpoints):
-            folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"output: another process is writing to {path}") from None
-        if not exists:
+            self._take_lock()
+
+    def begin(self) -> None:
+        """Make what is missing, and clear what a crash left.
+
+        Raises:
+            UserError: there can be no such folder, or another process is writing to it.
+        """
+        if self._lock is None:
+            self._take_lock()
+        if not (self.path / "config.json").exists():
             content = {
                 "delphic": __version__,
-                "fingerprint": config.fingerprint(),
-                "config": config.model_dump(mode="json"),
+                "fingerprint": self.config.fingerprint(),
+                "config": self.config.model_dump(mode="json"),
             }
-            write_json(path / "config.json", content)
+            write_json(self.path / "config.json", content)
+        for folder in (self.rollouts, self.checkpoints):
+            folder.mkdir(exist_ok=True)
         for stale in self.checkpoints.glob(".*.part"):
             shutil.rmtree(stale)
 
+    def _take_lock(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UserError(f"output: {self.path} cannot be made or written to ({error.strerror})") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"output: another process is writing to {self.path}") from None
+
     def close(self) -> None:
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     @property
     def rollouts(self) -> Path:
@@ -138,7 +163,11 @@ class RunFolder:
         temporary = self.checkpoints / f".step_{step:06d}.part"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        write(temporary)
+        try:
+            write(temporary)
+        except SafetensorError as error:  # what a full disk is to safetensors; the system's number is in its text
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(number[1]) if number else 0, str(error)) from error
         write_json(temporary / "state.json", {"step": step, "fingerprint": self.config.fingerprint(), **state})
         for file in temporary.iterdir():
             sync_to_disk(file)

@@ -1,0 +1,106 @@
+"""Whatever its attention is made of, a model is scored as it was sampled, alone and in a batch of unequal prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import make_tiny_model
+
+from delphic.errors import UserError
+from delphic.policy.logprobs import score
+from delphic.policy.model import Policy, load_policy
+from delphic.policy.sampling import Completions, SamplingSettings, sample
+from delphic.randomness import Purpose
+
+PROMPTS = ["1+2=", "3*3+10-2=", "7=", "(1-2)*13+5="]
+TEMPERATURE = 0.7
+SHARED = {
+    "vocab_size": 21,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "initializer_range": 0.2,
+}
+ROTARY = {"intermediate_size": 64, "num_key_value_heads": 2, "max_position_embeddings": 64}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "an ordinary one": ("LlamaConfig", ROTARY),
+    "eager attention": ("LlamaConfig", ROTARY),
+    "eager attention only, local layers": (
+        "GPTNeoConfig",
+        {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]], "window_size": 4},
+    ),
+    "a sliding window": ("MistralConfig", {**ROTARY, "sliding_window": 4}),
+    "a sliding window in every other layer, soft caps": (
+        "Gemma2Config",
+        {**ROTARY, "sliding_window": 4, "head_dim": 16, "initializer_range": 0.05},
+    ),
+    "ALiBi": ("BloomConfig", {"n_layer": 2, "n_head": 2}),
+    "positions read off the mask": ("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "several queries a key": ("Qwen3Config", {**ROTARY, "num_key_value_heads": 1, "head_dim": 16}),
+    "scaled logits": ("GraniteConfig", {**ROTARY, "logits_scaling": 2.0}),
+}
+
+
+def make(folder: Path, kind: str, changes: dict[str, Any]) -> str:
+    """A random model of that kind beside the tiny model's tokenizer."""
+    make_tiny_model(folder)
+    torch.manual_seed(0)
+    config = getattr(transformers, kind)(**{**SHARED, **changes})
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return str(folder)
+
+
+def draw(policy: Policy, prompts: list[str], count: int, rows: np.ndarray) -> Completions:
+    settings = SamplingSettings(TEMPERATURE, 1.0, max_new_tokens=10, stop="", batch_rows=512)
+    return sample(policy, prompts, count, settings, seed=0, purpose=Purpose.TRAIN_SAMPLE, step=1, rows=rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_sampled_is_what_is_scored(kind: str, tmp_path: Path) -> None:
+    name, changes = KINDS[kind]
+    policy = load_policy(make(tmp_path / "model", name, changes))
+    if kind == "eager attention":  # a choice made at loading, not one that is saved with a model
+        policy.model.set_attn_implementation("eager")
+    out = draw(policy, PROMPTS, 6, np.arange(24))
+    assert max(len(t) for t in out.tokens) == 10
+    scored = score(policy, out.prompt_tokens, out.tokens, TEMPERATURE).logp.detach().numpy()
+    for i, logp in enumerate(out.logp):
+        assert np.allclose(scored[i, : len(logp)], logp, atol=2e-5), "the ratio at lag 0 is 1"
+    for row in range(0, 24, 3):
+        alone = draw(policy, [PROMPTS[row // 6]], 1, np.array([row]))
+        assert np.array_equal(alone.tokens[0], out.tokens[row])
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("MambaConfig", {"state_size": 4}), ("Lfm2Config", {**ROTARY, "full_attn_idxs": [1]})]
+)
+def test_layers_with_a_recurrent_state_are_refused(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    if not hasattr(transformers, kind):
+        pytest.skip(f"this transformers has no {kind}")
+    with pytest.raises(UserError, match="layers with a recurrent state"):
+        load_policy(make(tmp_path / "model", kind, changes))
+
+
+def test_pitfall_24_a_start_token_is_there_once_and_only_in_the_prompt(tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    folder = make_tiny_model(tmp_path / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
+    tokenizer.save_pretrained(folder)
+    policy = load_policy(str(folder))
+    out = draw(policy, PROMPTS, 2, np.arange(8))
+    for prompt, ids in zip([p for p in PROMPTS for _ in range(2)], out.prompt_tokens, strict=True):
+        assert ids[0] == 2
+        assert len(ids) == 1 + len(prompt)
+        assert 2 not in ids[1:]
+    for text, tokens in zip(out.text, out.tokens, strict=True):
+        assert text == policy.decode(tokens), "decoded for people; scored from the ids"
