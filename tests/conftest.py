@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,15 @@ class Silent:
     def message(self, _text: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+def forkserver() -> ForkServerContext:
+    """Starts children that have imported all that a run imports (a kill then hits the run, not an import), and in which
+    no thread of torch runs. One server serves the whole session, so its imports are the same for everyone."""
+    context = multiprocessing.get_context("forkserver")
+    lazily = ["torch._dynamo", "transformers.models.llama.modeling_llama", "transformers.tokenization_utils_tokenizers"]
+    context.set_forkserver_preload(["delphic.training.loop", "delphic.cli", "pandas", *lazily])
+    return context
 
 
 DIGITS_REWARD = '''

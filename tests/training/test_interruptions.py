@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Silent
+from conftest import Silent, forkserver
 from safetensors import SafetensorError
 
 from delphic.cli import main
@@ -96,8 +95,7 @@ def test_ctrl_c_at_the_command_line_then_resume_gives_the_same_bits(
     short["output"] = str(tmp_path / "run")
     short["sampling"]["prompts"] = 48  # slow enough to be hit while it runs
     path = toml(reward_folder / f"{tmp_path.name}.toml", short)
-    context = multiprocessing.get_context("forkserver")
-    child = context.Process(target=_command, args=(["train", str(path)], str(tmp_path / "error.txt")))
+    child = forkserver().Process(target=_command, args=(["train", str(path)], str(tmp_path / "error.txt")))
     child.start()
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() or not metrics.read_text():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import multiprocessing.process
 import random
 import signal
 import time
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Silent
+from conftest import Silent, forkserver
 
 from delphic.config import RunConfig, make_config
 from delphic.errors import UserError
@@ -87,10 +87,7 @@ def test_kill_9_at_random_moments_always_resumes_to_the_same_bits(
     lagged["evaluation"] |= {"problems": 2, "samples": 1}
     lagged["sampling"] |= {"prompts": 3, "completions": 3}
     config = make_config(lagged, "test")
-    # children start with all that a run imports, and no thread of torch running: a kill then hits the run, not an import
-    context = multiprocessing.get_context("forkserver")
-    lazily = ["torch._dynamo", "transformers.models.llama.modeling_llama", "transformers.tokenization_utils_tokenizers"]
-    context.set_forkserver_preload(["delphic.training.loop", "pandas", *lazily])
+    context = forkserver()
 
     def start(run: Path) -> multiprocessing.process.BaseProcess:
         child = context.Process(target=_child, args=(config, str(run), str(reward_folder)))
