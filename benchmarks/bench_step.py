@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -66,7 +65,7 @@ def delphic_contestant(case: Case, objective: Any) -> Callable[[], dict[str, flo
         {
             "objective": objective,
             "sampling": {k: v for k, v in asdict(case).items() if k in ("prompts", "completions", "max_new_tokens")},
-            "train": {"steps": 10_000, "learning_rate": 1e-6, "reference_every": 0, "token_budget": 4096},
+            "train": {"steps": 10_000, "learning_rate": 1e-6, "reference_every": 0, "token_budget": 1024},
             "evaluation": {"problems": 0},
         },
         "bench",
@@ -251,7 +250,9 @@ def memory_of(case: str, who: str) -> None:
         step = delphic_contestant(CASES[case], "grpo" if who == "delphic" else who)
         for _ in range(3):
             step()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # not getrusage: its maximum is inherited from the parent process; this one starts anew with the program
+    status = Path("/proc/self/status").read_text()
+    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 
 
 PAGE = """# Performance
@@ -313,8 +314,8 @@ def write_page(result: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
