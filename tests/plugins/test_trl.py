@@ -161,7 +161,9 @@ def test_an_untested_version_is_said_and_works(
 ) -> None:
     monkeypatch.setattr("delphic.plugins.trl.TESTED", "0.0.1")
     with pytest.warns(UserWarning, match=r"tested with trl 0\.0\.1"):
-        make(DelphicGRPOTrainer, tiny_model, tmp_path, objective="grpo", beta=0.0)
+        trainer = make(DelphicGRPOTrainer, tiny_model, tmp_path, objective="grpo", beta=0.0, max_steps=1)
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
 @pytest.mark.parametrize("kind", [GRPOTrainer, DelphicGRPOTrainer])
