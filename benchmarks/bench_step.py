@@ -65,7 +65,7 @@ def delphic_contestant(case: Case, objective: Any) -> Callable[[], dict[str, flo
         {
             "objective": objective,
             "sampling": {k: v for k, v in asdict(case).items() if k in ("prompts", "completions", "max_new_tokens")},
-            "train": {"steps": 10_000, "learning_rate": 1e-6, "reference_every": 0, "token_budget": 1024},
+            "train": {"steps": 10_000, "learning_rate": 1e-6, "reference_every": 0},
             "evaluation": {"problems": 0},
         },
         "bench",
@@ -89,7 +89,8 @@ def delphic_contestant(case: Case, objective: Any) -> Callable[[], dict[str, flo
         ended = time.perf_counter()
         values = meter.values()
         rows = generated.rollouts
-        tokens = sum(len(p) + len(t) for p, t in zip(rows.prompt_tokens, rows.tokens, strict=True))
+        prompts = {p.tobytes(): len(p) for p in rows.prompt_tokens}
+        tokens = sum(prompts.values()) + sum(len(t) - 1 for t in rows.tokens)
         return {
             "total": ended - began,
             "sample": sampled - began,
@@ -273,14 +274,16 @@ Where a step's time goes, and how near learning comes to the machine's matrix-pr
 |---|---|---|---|---|
 {split}
 
-Learning counts 6 × parameters × tokens of the completions that were learned (prompts included).
+Learning counts 6 × parameters × the learned share of all tokens (a prompt once, no completion's last token).
 
 A critic (`a2c`: a value head on the prompt's last hidden state) against the leave-one-out baseline (`rloo`), same
 batch: {critic_time:.2f} × the time, {a2c_mb:.0f} against {rloo_mb:.0f} MB.
 
-What makes the difference: one prefill per group, finished rows leave the batch, rows whose every gradient term is zero
-are not learned, padding is kept small by length-sorted micro-batches, and no second forward pass where the ratio is 1
-by construction. With fixed lengths and no silent group only overhead can be saved.
+What makes the difference: a group's prompt goes through the model once, in sampling and in learning (its keys and
+values are repeated for the completions, and their gradients meet in it again), finished rows leave the batch, the cache
+grows in place, rows whose every gradient term is zero are not learned, padding is kept small by micro-batches of similar
+length, and no second forward pass where the ratio is 1 by construction. With fixed lengths, short prompts and no silent
+group little but overhead can be saved.
 """
 
 

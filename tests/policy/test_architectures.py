@@ -46,6 +46,19 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "positions read off the mask": ("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 32}),
     "several queries a key": ("Qwen3Config", {**ROTARY, "num_key_value_heads": 1, "head_dim": 16}),
     "scaled logits": ("GraniteConfig", {**ROTARY, "logits_scaling": 2.0}),
+    "Qwen2, a bias on queries": ("Qwen2Config", ROTARY),
+    "Gemma 3, two kinds of masks": (
+        "Gemma3TextConfig",
+        {**ROTARY, "sliding_window": 4, "head_dim": 16, "num_hidden_layers": 6, "initializer_range": 0.05},
+    ),
+    "GPT-2, learned positions": ("GPT2Config", {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}),
+    "Phi, a part of each head rotates": ("PhiConfig", ROTARY),
+    "Phi-3, joint projections": ("Phi3Config", ROTARY),
+    "OLMo 2, norms after": ("Olmo2Config", ROTARY),
+    "experts": (
+        "Qwen3MoeConfig",
+        {**ROTARY, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
 }
 
 
@@ -77,6 +90,33 @@ def test_what_was_sampled_is_what_is_scored(kind: str, tmp_path: Path) -> None:
     for row in range(0, 24, 3):
         alone = draw(policy, [PROMPTS[row // 6]], 1, np.array([row]))
         assert np.array_equal(alone.tokens[0], out.tokens[row])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prompt_shared_by_its_completions_gives_the_loss_and_gradient_of_rows_alone(
+    kind: str, tmp_path: Path
+) -> None:
+    name, changes = KINDS[kind]
+    policy = load_policy(make(tmp_path / "model", name, changes))
+    assert policy.shares_prefix
+    rng = np.random.default_rng(0)
+    prompts = [policy.encode(p) for p in PROMPTS for _ in range(5)]
+    tokens = [rng.integers(3, 21, size=rng.integers(1, 9)).astype(np.int32) for _ in prompts]
+    weights = torch.from_numpy(rng.normal(size=(len(tokens), max(len(t) for t in tokens)))).float()
+    found = []
+    for shared in (True, False):
+        policy.shares_prefix = shared
+        policy.model.zero_grad()
+        loss = (score(policy, prompts, tokens, TEMPERATURE).logp * weights).sum()
+        loss.backward()
+        found.append((loss.detach(), {n: p.grad for n, p in policy.parameters().items() if p.grad is not None}))
+    (loss, gradient), (plain_loss, plain) = found
+    assert torch.allclose(loss, plain_loss, rtol=1e-5)
+    assert gradient.keys() == plain.keys()
+    scale = max(float(g.abs().max()) for g in plain.values())
+    for n, g in plain.items():
+        assert bool(torch.isfinite(g).all())
+        assert float((gradient[n] - g).abs().max()) < 1e-5 * scale, n
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Scoring: log-probs of given completions under a policy, at the sampler's temperature.
 
-Rows are padded on the right, where causal attention cannot see, and masks come from lengths, never from the pad id:
-a row alone and the same row in a batch get the same log-probs, to rounding.
+A prompt goes through the model once for all its completions of a batch. Masks come from lengths, never from the pad
+id: a row alone and the same row in a batch get the same log-probs, to rounding.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ def score(
     with_entropy: bool = False,
 ) -> Scored:
     """Log-probs of every completion token, given its prompt and the tokens before it."""
-    lengths = [len(t) for t in tokens]
-    joined = [np.concatenate([p, t]) for p, t in zip(prompt_tokens, tokens, strict=True)]
-    ids = pad_rows(joined, max(len(j) for j in joined), torch.long)
-    # the logit at position i predicts token i + 1
-    chosen = torch.zeros_like(ids, dtype=torch.bool)
-    for i, (prompt, length) in enumerate(zip(prompt_tokens, lengths, strict=True)):
-        chosen[i, len(prompt) - 1 : len(prompt) + length - 1] = True
-    logp_MV = torch.log_softmax(policy.logits_at(ids, chosen).float() / temperature, -1)
+    lengths = torch.tensor([len(t) for t in tokens])
+    place = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
+    distinct, which = _distinct(prompt_tokens)
+    if policy.shares_prefix and len(distinct) < len(tokens):
+        states = _shared_prefix_states(policy, [prompt_tokens[i] for i in distinct], which, tokens)[place]
+    else:
+        states = _row_states(policy, prompt_tokens, tokens)
+    logp_MV = torch.log_softmax(policy.logits(states) / temperature, -1)
     targets = torch.from_numpy(np.concatenate(list(tokens)).astype(np.int64))
     flat = logp_MV.gather(-1, targets[:, None])[:, 0]
-    place = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
     logp = torch.zeros(place.shape).masked_scatter(place, flat)
     entropy = None
     if with_entropy:
@@ -63,22 +62,92 @@ def score(
     return Scored(logp, entropy)
 
 
-def micro_batches(rollouts: Rollouts, rows: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
-    """Cut rows into batches whose padded size stays within the budget; rows of similar length together."""
-    sizes = np.array([len(rollouts.prompt_tokens[i]) + len(rollouts.tokens[i]) for i in rows])
-    order = np.argsort(-sizes, kind="stable")
-    start = 0
-    while start < len(rows):
-        count = max(1, token_budget // int(sizes[order[start]]))
-        yield rows[order[start : start + count]]
-        start += count
+def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[int], np.ndarray]:
+    """The first row of every distinct prompt, and [N] which of them each row has."""
+    number: dict[bytes, int] = {}
+    first: list[int] = []
+    which = np.zeros(len(prompts), dtype=np.int64)
+    for i, prompt in enumerate(prompts):
+        key = prompt.tobytes()
+        if key not in number:
+            number[key] = len(first)
+            first.append(i)
+        which[i] = number[key]
+    return first, which
+
+
+def _row_states(policy: Policy, prompts: Sequence[np.ndarray], tokens: Sequence[np.ndarray]) -> torch.Tensor:
+    """[M, D] states that predict the M completion tokens: every row with its own prompt, padded on the right, where
+    causal attention cannot see."""
+    joined = [np.concatenate([p, t]) for p, t in zip(prompts, tokens, strict=True)]
+    ids = pad_rows(joined, max(len(j) for j in joined), torch.long)
+    # the state at position i predicts token i + 1
+    chosen = torch.zeros_like(ids, dtype=torch.bool)
+    for i, (prompt, completion) in enumerate(zip(prompts, tokens, strict=True)):
+        chosen[i, len(prompt) - 1 : len(prompt) + len(completion) - 1] = True
+    return policy.states(ids)[chosen]
+
+
+def _shared_prefix_states(
+    policy: Policy, prompts: Sequence[np.ndarray], which: np.ndarray, tokens: Sequence[np.ndarray]
+) -> torch.Tensor:
+    """[N, T, D] the same states, each prompt going through the model once: its keys and values are repeated for its
+    completions, and their gradients meet in it again."""
+    prefix = policy.prefill(prompts)
+    prefix.select(torch.from_numpy(which))
+    first = prefix.last[:, None]
+    rest = max(len(t) for t in tokens) - 1
+    if rest == 0:
+        return first
+    return torch.cat([first, policy.extend(prefix, pad_rows([t[:-1] for t in tokens], rest, torch.long))], 1)
+
+
+def micro_batches(policy: Policy, rollouts: Rollouts, rows: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
+    """Cut rows into batches whose padded size, each distinct prompt counted once, stays within the budget.
+
+    Completions of a prompt together save prompts, completions of a length together save padding: the order that needs
+    fewer tokens wins.
+    """
+    if len(rows) == 0:
+        return
+    prompts = [rollouts.prompt_tokens[i] for i in rows]
+    which = _distinct(prompts)[1] if policy.shares_prefix else np.arange(len(rows))
+    before = np.array([len(p) for p in prompts])
+    after = np.array([len(rollouts.tokens[i]) for i in rows])
+    orders = [np.lexsort((-after, which, -before)), np.lexsort((which, -before, -after))]
+    plans = [_cut(order, which, before, after, token_budget) for order in orders]
+    _, batches = min(plans, key=lambda plan: plan[0])
+    for batch in batches:
+        yield rows[batch]
+
+
+def _cut(
+    order: np.ndarray, which: np.ndarray, before: np.ndarray, after: np.ndarray, budget: int
+) -> tuple[int, list[np.ndarray]]:
+    """Fill batches in this order; (tokens of all batches with padding, batches)."""
+    total = 0
+    batches: list[np.ndarray] = []
+    batch: list[int] = []
+    distinct: set[int] = set()
+    widths, size = (0, 0), 0
+    for i in order:
+        grown_distinct = distinct | {int(which[i])}
+        grown_widths = max(widths[0], int(before[i])), max(widths[1], int(after[i]) - 1)
+        grown = len(grown_distinct) * grown_widths[0] + (len(batch) + 1) * grown_widths[1]
+        if batch and grown > budget:
+            total, batches = total + size, [*batches, np.array(batch)]
+            batch, distinct, widths = [int(i)], {int(which[i])}, (int(before[i]), int(after[i]) - 1)
+            size = sum(widths)
+        else:
+            batch, distinct, widths, size = [*batch, int(i)], grown_distinct, grown_widths, grown
+    return total + size, [*batches, np.array(batch)]
 
 
 @torch.no_grad()
 def score_all(policy: Policy, rollouts: Rollouts, temperature: float, token_budget: int) -> list[np.ndarray]:
     """Log-probs of all completions without a graph, a float32 array [T_n] each."""
     out: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(rollouts)
-    for rows in micro_batches(rollouts, np.arange(len(rollouts)), token_budget):
+    for rows in micro_batches(policy, rollouts, np.arange(len(rollouts)), token_budget):
         part = rollouts.select(rows)
         logp = score(policy, part.prompt_tokens, part.tokens, temperature).logp.numpy()
         for i, row in enumerate(rows):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,32 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from delphic.errors import UserError
+from delphic.policy.cache import make_cache
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
+
+
+@dataclass
+class Prefix:
+    """Token sequences that went through the model once, and can be repeated, selected and extended.
+
+    cache: the model's keys and values, with graph where gradients are on; seen [N, W]: bool, which of its positions
+    are no padding (that is on the left); last [N, D]: the states (see `Policy.states`) at each sequence's last token.
+    """
+
+    cache: Any
+    seen: torch.Tensor
+    last: torch.Tensor
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep, repeat or reorder sequences, by their numbers [M]."""
+        self.cache.batch_select_indices(rows)
+        self.seen, self.last = self.seen[rows], self.last[rows]
 
 
 class Policy:
@@ -28,6 +49,7 @@ class Policy:
         eos: token ids that end a completion.
         context: longest sequence the model takes, tokens, or None.
         truncated_head: whether logits at chosen positions can be had from the last hidden state.
+        shares_prefix: whether its cache of a prompt can be repeated for the completions of a group.
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
@@ -42,6 +64,7 @@ class Policy:
         takes = inspect.signature(model.forward).parameters
         self.cache_argument = "cache" if "cache" in takes else "past_key_values"
         self.truncated_head = self._head_is_linear()
+        self.shares_prefix = all(hasattr(layer, "batch_select_indices") for layer in make_cache(model.config).layers)
 
     def _head_is_linear(self) -> bool:
         """Compare base model + output embedding with the model's own logits once: soft-capped or scaled heads differ."""
@@ -58,11 +81,50 @@ class Policy:
         """[N, L, D] last hidden states of right-padded rows; causal attention keeps padding out of real positions."""
         return self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
 
-    def logits_at(self, input_ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """[M, V] logits at the M positions where `chosen` [N, L] is true, in row-major order."""
+    def states(self, input_ids: torch.Tensor, **extra: Any) -> torch.Tensor:
+        """[N, L, D] what `logits` takes: the last hidden states or, where the head is more than a matrix, logits."""
+        extra = {"use_cache": False, **extra}
         if self.truncated_head:
-            return self.model.get_output_embeddings()(self.hidden(input_ids)[chosen])
-        return self.model(input_ids=input_ids, use_cache=False).logits[chosen]
+            return self.model.base_model(input_ids=input_ids, **extra).last_hidden_state
+        return self.model(input_ids=input_ids, **extra).logits
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """[..., V] float32 logits of some of the `states`."""
+        return (self.model.get_output_embeddings()(states) if self.truncated_head else states).float()
+
+    def prefill(self, sequences: Sequence[np.ndarray]) -> Prefix:
+        """Run token sequences [L_n] through the model, each once."""
+        width = max(len(s) for s in sequences)
+        padded = np.stack([np.pad(s, (width - len(s), 0)) for s in sequences])
+        lengths = torch.tensor([len(s) for s in sequences])
+        seen = torch.arange(width)[None, :] >= width - lengths[:, None]
+        cache = make_cache(self.model.config)
+        states = self.states(
+            torch.from_numpy(padded).long(),
+            attention_mask=seen.long(),
+            position_ids=(seen.long().cumsum(-1) - 1).clamp(min=0),
+            use_cache=True,
+            **{self.cache_argument: cache},
+            **({} if self.truncated_head else {"logits_to_keep": 1}),
+        )
+        return Prefix(cache, seen, states[:, -1])
+
+    def extend(self, prefix: Prefix, input_ids: torch.Tensor) -> torch.Tensor:
+        """[N, L, D] states of L further tokens per sequence; `prefix` then holds them too."""
+        count, length = input_ids.shape
+        positions = prefix.seen.sum(-1, keepdim=True) + torch.arange(length)
+        # which positions are no padding; the model itself makes of it the mask that its attention wants: a ready-made
+        # one is added to the logits by some kinds, misses sliding windows, and hides the positions that ALiBi counts
+        prefix.seen = torch.cat([prefix.seen, torch.ones(count, length, dtype=torch.bool)], -1)
+        states = self.states(
+            input_ids,
+            attention_mask=prefix.seen.long(),
+            position_ids=positions,
+            use_cache=True,
+            **{self.cache_argument: prefix.cache},
+        )
+        prefix.last = states[:, -1]
+        return states
 
     def encode(self, text: str) -> np.ndarray:
         """Token ids of a prompt, with the special tokens that the tokenizer itself adds, once."""
@@ -105,9 +167,10 @@ def load_policy(path: str) -> Policy:
     except Exception as error:  # transformers raises many kinds; all mean that the folder cannot be used
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f'model.path: "{path}" cannot be loaded as a causal language model: {reason}') from None
-    if not all(hasattr(layer, "batch_repeat_interleave") for layer in DynamicCache(config=model.config).layers):
+    policy = Policy(model, tokenizer)
+    if not policy.shares_prefix:
         raise UserError(
             f'model.path: "{path}" ({model.config.model_type}) has layers with a recurrent state; '
             "only models whose layers are all attention can be sampled"
         )
-    return Policy(model, tokenizer)
+    return policy

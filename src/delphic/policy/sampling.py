@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import DynamicCache
 
 from delphic.errors import UserError
 from delphic.policy.model import Policy
@@ -92,7 +91,7 @@ def sample(
     )
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _decode(
     policy: Policy,
     prompts: list[np.ndarray],
@@ -102,28 +101,10 @@ def _decode(
     uniforms: torch.Tensor,
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Tokens, log-probs and entropies of len(prompts) × count rows."""
-    width, limit = max(len(p) for p in prompts), settings.max_new_tokens
-    pad = np.array([width - len(p) for p in prompts])
-    ids = torch.tensor(np.stack([np.pad(p, (n, 0)) for p, n in zip(prompts, pad, strict=True)]), dtype=torch.long)
-    seen = torch.arange(width)[None, :] >= torch.from_numpy(pad)[:, None]
-    cache = DynamicCache(config=policy.model.config)
-    out = policy.model(
-        input_ids=ids,
-        attention_mask=seen.long(),
-        position_ids=(seen.long().cumsum(-1) - 1).clamp(min=0),
-        **{policy.cache_argument: cache},
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    cache.batch_repeat_interleave(count)  # the group shares one prefill
+    limit = settings.max_new_tokens
     n = len(prompts) * count
-    logits = out.logits[:, -1].repeat_interleave(count, 0)
-    padding = torch.from_numpy(pad).repeat_interleave(count)
-    # which positions are no padding; the model itself makes of it the mask that its attention wants: a ready-made one
-    # is added to the logits by some kinds, misses sliding windows, and hides the positions that ALiBi counts
-    visible = torch.ones(n, width + limit, dtype=torch.long)
-    visible[:, :width] = seen.repeat_interleave(count, 0)
-
+    prefix = policy.prefill(prompts)
+    prefix.select(torch.arange(len(prompts)).repeat_interleave(count))  # the group shares one prefill
     tokens = np.zeros((n, limit), dtype=np.int32)
     logps, entropies = np.zeros((n, limit), dtype=np.float32), np.zeros((n, limit), dtype=np.float32)
     lengths = np.full(n, limit)
@@ -131,7 +112,7 @@ def _decode(
     running = torch.ones(n, dtype=torch.bool)  # rows of the running batch that have not ended
     stop_ids = torch.tensor(sorted(stops))
     for t in range(limit):
-        logp_V = torch.log_softmax(logits.float() / settings.temperature, -1)
+        logp_V = torch.log_softmax(policy.logits(prefix.last) / settings.temperature, -1)
         if settings.top_p < 1:
             logp_V = _nucleus(logp_V, settings.top_p)
         probability = logp_V.exp()
@@ -148,17 +129,10 @@ def _decode(
         if t + 1 == limit or not bool(running.any()):
             break
         if int(running.sum()) <= 0.8 * len(running):  # copying the cache is not free: wait until it saves a fifth
-            cache.batch_select_indices(running.nonzero()[:, 0])
+            prefix.select(running.nonzero()[:, 0])
             alive, drawn = alive[running], drawn[running]
             running = torch.ones(len(alive), dtype=torch.bool)
-        out = policy.model(
-            input_ids=drawn[:, None],
-            attention_mask=visible[alive, : width + t + 1],
-            position_ids=(width + t - padding[alive])[:, None],
-            **{policy.cache_argument: cache},
-            use_cache=True,
-        )
-        logits = out.logits[:, -1]
+        policy.extend(prefix, drawn[:, None])
     return tuple([x[i, : lengths[i]].copy() for i in range(n)] for x in (tokens, logps, entropies))  # type: ignore[return-value]
 
 

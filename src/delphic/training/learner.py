@@ -164,7 +164,7 @@ class LocalLearner:
         learned = rows[moves[rows]]
         meter.add("learned_share", len(learned), len(rows))
         self.optimiser.zero()
-        for batch in micro_batches(rollouts, learned, self.config.train.token_budget):
+        for batch in micro_batches(self.policy, rollouts, learned, self.config.train.token_budget):
             loss = self._loss(rollouts, batch, prepared, scores, totals, meter)
             if not bool(torch.isfinite(loss)):
                 raise self._blame("the loss is not finite", rollouts, batch, prepared, scores, totals)
