@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from delphic.config import make_config
-from delphic.policy.model import load_policy
+from delphic.policy.load import load_policy
 from delphic.training.loop import build_parts
 from delphic.training.metrics import Meter
 

@@ -17,7 +17,7 @@ import torch
 
 from delphic.objective import StepInputs, build, coefficients, prepare, token_weights
 from delphic.policy.logprobs import pad_rows, score
-from delphic.policy.model import load_policy
+from delphic.policy.load import load_policy
 from delphic.policy.sampling import SamplingSettings, sample
 from delphic.randomness import Purpose
 from delphic.tasks import Arithmetic

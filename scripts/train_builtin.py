@@ -22,7 +22,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from delphic.policy.model import Policy, load_policy
+from delphic.policy.load import load_policy
+from delphic.policy.model import Policy
 from delphic.policy.sampling import SamplingSettings, sample
 from delphic.randomness import Purpose
 from delphic.tasks.arithmetic import KINDS, Arithmetic, draw

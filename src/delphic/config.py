@@ -21,7 +21,25 @@ class Section(BaseModel):
 
 
 class ModelConfig(Section):
-    path: str = Field("builtin", description='"builtin", or a folder that transformers loads.')
+    path: str = Field(
+        "builtin", description='"builtin", a model folder, a GGUF file, or a hub name (org/model): any causal LM.'
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = a GPU if there is one.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Numbers the model computes with.")
+    chat: bool = Field(
+        False, description="Put each prompt into the model's chat template, as a user's message (messages always are)."
+    )
+    system: str = Field("", description="chat: a system message before each prompt.")
+    lora_rank: int = Field(
+        0, ge=0, description="Train LoRA adapters of this rank (peft) instead of all weights; 0 = all."
+    )
+    lora_alpha: float = Field(0.0, ge=0, description="LoRA: the adapters' scale is alpha / rank; 0 = twice the rank.")
+    lora_targets: tuple[str, ...] = Field(
+        (), description="LoRA: names of the layers that get an adapter; empty = all linear ones but the head."
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Keep no activations inside layers: less memory, a second forward pass, prompts not shared."
+    )
     threads: int = Field(
         0, ge=0, description="CPU threads; 0 = torch's choice. Part of what makes a run bit-reproducible."
     )
@@ -87,6 +105,9 @@ class TrainConfig(Section):
     learning_rate: float = Field(1e-4, ge=0, description="Peak learning rate.")
     betas: tuple[float, float] = Field((0.9, 0.999), description="adamw: decay of the first and second moment.")
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd: momentum.")
+    master_weights: bool = Field(
+        True, description="model.dtype bfloat16: the optimiser keeps float32 weights, so that small updates add up."
+    )
     weight_decay: float = Field(0.0, ge=0, description="Decoupled (adamw) or added to the gradient (sgd).")
     warmup_steps: int = Field(0, ge=0, description="Linear warm-up, optimiser updates.")
     schedule: Literal["constant", "linear", "cosine"] = Field(

@@ -11,9 +11,9 @@ import torch
 import transformers
 from conftest import make_tiny_model
 
-from delphic.errors import UserError
+from delphic.policy.load import load_policy
 from delphic.policy.logprobs import score
-from delphic.policy.model import Policy, load_policy
+from delphic.policy.model import Policy
 from delphic.policy.sampling import Completions, SamplingSettings, sample
 from delphic.randomness import Purpose
 
@@ -122,11 +122,18 @@ def test_a_prompt_shared_by_its_completions_gives_the_loss_and_gradient_of_rows_
 @pytest.mark.parametrize(
     ("kind", "changes"), [("MambaConfig", {"state_size": 4}), ("Lfm2Config", {**ROTARY, "full_attn_idxs": [1]})]
 )
-def test_layers_with_a_recurrent_state_are_refused(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_layers_with_a_recurrent_state_get_rows_of_their_own(
+    kind: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     if not hasattr(transformers, kind):
         pytest.skip(f"this transformers has no {kind}")
-    with pytest.raises(UserError, match="layers with a recurrent state"):
-        load_policy(make(tmp_path / "model", kind, changes))
+    policy = load_policy(make(tmp_path / "model", kind, changes))
+    assert not policy.repeats_cache
+    assert not policy.shares_prefix
+    out = draw(policy, PROMPTS, 6, np.arange(24))
+    scored = score(policy, out.prompt_tokens, out.tokens, TEMPERATURE).logp.detach().numpy()
+    for i, logp in enumerate(out.logp):
+        assert np.allclose(scored[i, : len(logp)], logp, atol=2e-5), "the ratio at lag 0 is 1"
 
 
 def test_pitfall_24_a_start_token_is_there_once_and_only_in_the_prompt(tmp_path: Path) -> None:

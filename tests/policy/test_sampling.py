@@ -12,8 +12,9 @@ from conftest import make_tiny_model
 from scipy.stats import chi2
 
 from delphic.errors import UserError
+from delphic.policy.load import load_policy
 from delphic.policy.logprobs import score
-from delphic.policy.model import Policy, load_policy
+from delphic.policy.model import Policy
 from delphic.policy.sampling import Completions, SamplingSettings, sample
 from delphic.randomness import Purpose
 

@@ -13,8 +13,8 @@ from conftest import Silent
 
 from delphic.config import RunConfig, make_config
 from delphic.objective import StepInputs, coefficients, prepare, token_weights
+from delphic.policy.load import load_policy
 from delphic.policy.logprobs import pad_rows, score
-from delphic.policy.model import load_policy
 from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 from delphic.training.lag import lag

@@ -13,8 +13,8 @@ from conftest import Silent
 from delphic.config import RunConfig, make_config
 from delphic.errors import UserError
 from delphic.objective import StepInputs, coefficients, prepare, token_weights
+from delphic.policy.load import load_policy
 from delphic.policy.logprobs import pad_rows, score
-from delphic.policy.model import load_policy
 from delphic.rollouts import Rollouts
 from delphic.training.learner import LocalLearner, NonFiniteError
 from delphic.training.loop import train
@@ -120,12 +120,12 @@ def test_a_silent_step_still_decays_adamws_moments(quick: dict[str, Any], batch:
     learner = LocalLearner(policy, config, lambda: load_policy(config.model.path))
     learner.learn(batch, 1, Meter(), Meter())
     name, parameter = next(iter(policy.parameters().items()))
-    before = learner.optimiser.torch.state[parameter]["exp_avg"].clone()
+    before = learner.optimiser.each[name].state[parameter]["exp_avg"].clone()
     weights = policy.fingerprint()
     meter = Meter()
     learner.learn(batch.with_(reward=np.ones(len(batch))), 2, meter, Meter())
     assert meter.values()["gradient_norm"] == 0
-    assert torch.allclose(learner.optimiser.torch.state[parameter]["exp_avg"], 0.9 * before), name
+    assert torch.allclose(learner.optimiser.each[name].state[parameter]["exp_avg"], 0.9 * before), name
     assert policy.fingerprint() != weights, "as it would with every row computed"
 
 

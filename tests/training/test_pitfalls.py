@@ -11,7 +11,7 @@ import torch
 from conftest import Silent
 
 from delphic.config import make_config
-from delphic.policy.model import load_policy
+from delphic.policy.load import load_policy
 from delphic.rollouts import Rollouts
 from delphic.training.loop import train
 

@@ -14,7 +14,7 @@ from conftest import Silent
 
 from delphic.config import make_config
 from delphic.errors import UserError
-from delphic.policy.model import load_policy
+from delphic.policy.load import load_policy
 from delphic.rollouts import Rollouts
 from delphic.statistics.informative import expected_silent_share, informative_chance, silent_share
 from delphic.training.evaluate import clustered_interval

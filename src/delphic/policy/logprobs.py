@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from delphic.policy.model import Policy
 from delphic.rollouts import Rollouts
+
+LOGITS = 1 << 24  # numbers
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,35 @@ def score(
         states = _shared_prefix_states(policy, [prompt_tokens[i] for i in distinct], which, tokens)[place]
     else:
         states = _row_states(policy, prompt_tokens, tokens)
-    logp_MV = torch.log_softmax(policy.logits(states) / temperature, -1)
     targets = torch.from_numpy(np.concatenate(list(tokens)).astype(np.int64))
-    flat = logp_MV.gather(-1, targets[:, None])[:, 0]
-    logp = torch.zeros(place.shape).masked_scatter(place, flat)
-    entropy = None
-    if with_entropy:
-        entropy_M = -(logp_MV.exp() * logp_MV).sum(-1)
-        entropy = torch.zeros(place.shape).masked_scatter(place, entropy_M)
+    flat, flat_entropy = _head(policy, states, targets.to(states.device), temperature, with_entropy)
+    logp = torch.zeros(place.shape).masked_scatter(place, flat.cpu())
+    entropy = None if flat_entropy is None else torch.zeros(place.shape).masked_scatter(place, flat_entropy.cpu())
     return Scored(logp, entropy)
+
+
+def _head(
+    policy: Policy, states: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """[M] log-probs of the targets, and entropies, from [M, D] states. Logits never exist for more than LOGITS numbers:
+    beyond that they are made in pieces, and once more for the gradient."""
+
+    def piece(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = policy.logits(states) / temperature
+        normaliser = logits.logsumexp(-1)
+        logp = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+        if not with_entropy:
+            return logp[None]
+        entropy = normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1)
+        return torch.stack([logp, entropy])
+
+    count = max(1, LOGITS // policy.vocabulary)
+    if len(states) <= count:
+        out = piece(states, targets)
+    else:
+        parts = zip(states.split(count), targets.split(count), strict=True)
+        out = torch.cat([checkpoint(piece, *part, use_reentrant=False) for part in parts], -1)
+    return out[0], out[1] if with_entropy else None
 
 
 def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[int], np.ndarray]:
@@ -166,5 +189,5 @@ def prompt_states(policy: Policy, prompts: Sequence[np.ndarray], token_budget: i
         ids = pad_rows([prompts[i] for i in rows], max(len(prompts[i]) for i in rows), torch.long)
         hidden = policy.hidden(ids)
         for k, row in enumerate(rows):
-            out[int(row)] = hidden[k, len(prompts[row]) - 1].float()
+            out[int(row)] = hidden[k, len(prompts[row]) - 1].float().cpu()
     return torch.stack(out)

@@ -1,26 +1,22 @@
-"""Loading a causal language model, and its logits at chosen positions only."""
+"""A causal language model: logits at chosen positions only, prompts shared by their completions, text to tokens."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
 
 from delphic.errors import UserError
 from delphic.policy.cache import make_cache
 
-transformers_logging.set_verbosity_error()
-transformers_logging.disable_progress_bar()
+Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass
@@ -37,8 +33,8 @@ class Prefix:
 
     def select(self, rows: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences, by their numbers [M]."""
-        self.cache.batch_select_indices(rows)
-        self.seen, self.last = self.seen[rows], self.last[rows]
+        self.cache.batch_select_indices(rows.to(self.last.device))
+        self.seen, self.last = self.seen[rows], self.last[rows.to(self.last.device)]
 
 
 class Policy:
@@ -49,12 +45,27 @@ class Policy:
         eos: token ids that end a completion.
         context: longest sequence the model takes, tokens, or None.
         truncated_head: whether logits at chosen positions can be had from the last hidden state.
-        shares_prefix: whether its cache of a prompt can be repeated for the completions of a group.
+        repeats_cache: whether its cache of a prompt can be repeated for the completions of a group (attention only).
+        shares_prefix: whether learning makes use of that.
+        vocabulary: number of token ids.
+        adapted: the `peft` model around it, where adapters are trained.
+        chat, system: whether plain prompts go into the chat template, and the system message before them.
     """
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        adapted: Any = None,
+        chat: bool = False,
+        system: str = "",
+        shares_prefix: bool = True,
+    ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
+        self.adapted, self.chat, self.system = adapted, chat, system
+        self.device: torch.device = next(model.parameters()).device
         generation = getattr(model, "generation_config", None)
         eos = getattr(generation, "eos_token_id", None)
         ids = eos if isinstance(eos, list) else [eos]
@@ -63,15 +74,17 @@ class Policy:
         # transformers renames the argument; ask the model which name it takes
         takes = inspect.signature(model.forward).parameters
         self.cache_argument = "cache" if "cache" in takes else "past_key_values"
+        self.vocabulary: int = model.get_input_embeddings().num_embeddings
         self.truncated_head = self._head_is_linear()
-        self.shares_prefix = all(hasattr(layer, "batch_select_indices") for layer in make_cache(model.config).layers)
+        self.repeats_cache = all(hasattr(layer, "batch_select_indices") for layer in make_cache(model.config).layers)
+        self.shares_prefix = self.repeats_cache and shares_prefix
 
     def _head_is_linear(self) -> bool:
         """Compare base model + output embedding with the model's own logits once: soft-capped or scaled heads differ."""
         head = self.model.get_output_embeddings()
         if head is None or self.model.base_model is self.model:
             return False
-        probe = torch.arange(3).unsqueeze(0) % self.model.config.get_text_config().vocab_size
+        probe = torch.arange(3, device=self.device).unsqueeze(0) % self.model.config.get_text_config().vocab_size
         with torch.no_grad():
             direct = self.model(input_ids=probe, use_cache=False).logits
             hidden = self.model.base_model(input_ids=probe, use_cache=False).last_hidden_state
@@ -79,11 +92,15 @@ class Policy:
 
     def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[N, L, D] last hidden states of right-padded rows; causal attention keeps padding out of real positions."""
-        return self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+        return self.model.base_model(input_ids=input_ids.to(self.device), use_cache=False).last_hidden_state
 
     def states(self, input_ids: torch.Tensor, **extra: Any) -> torch.Tensor:
-        """[N, L, D] what `logits` takes: the last hidden states or, where the head is more than a matrix, logits."""
-        extra = {"use_cache": False, **extra}
+        """[N, L, D] what `logits` takes: the last hidden states or, where the head is more than a matrix, logits.
+
+        On the model's device, wherever the arguments are.
+        """
+        extra = {"use_cache": False, **{k: v.to(self.device) if torch.is_tensor(v) else v for k, v in extra.items()}}
+        input_ids = input_ids.to(self.device)
         if self.truncated_head:
             return self.model.base_model(input_ids=input_ids, **extra).last_hidden_state
         return self.model(input_ids=input_ids, **extra).logits
@@ -101,7 +118,7 @@ class Policy:
         cache = make_cache(self.model.config)
         states = self.states(
             torch.from_numpy(padded).long(),
-            attention_mask=seen.long(),
+            attention_mask=_mask(seen),
             position_ids=(seen.long().cumsum(-1) - 1).clamp(min=0),
             use_cache=True,
             **{self.cache_argument: cache},
@@ -118,7 +135,7 @@ class Policy:
         prefix.seen = torch.cat([prefix.seen, torch.ones(count, length, dtype=torch.bool)], -1)
         states = self.states(
             input_ids,
-            attention_mask=prefix.seen.long(),
+            attention_mask=_mask(prefix.seen),
             position_ids=positions,
             use_cache=True,
             **{self.cache_argument: prefix.cache},
@@ -126,9 +143,35 @@ class Policy:
         prefix.last = states[:, -1]
         return states
 
-    def encode(self, text: str) -> np.ndarray:
-        """Token ids of a prompt, with the special tokens that the tokenizer itself adds, once."""
-        return np.array(self.tokenizer(text)["input_ids"], dtype=np.int32)
+    def render(self, prompt: str | Messages, tools: Any = None) -> str:
+        """The text that the model sees: messages (and plain prompts, where `chat`) through the chat template.
+
+        Raises:
+            UserError: the model has no chat template, or its template refuses these messages.
+        """
+        if isinstance(prompt, str) and not self.chat:
+            return prompt
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+        if self.system and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": self.system}, *messages]
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise UserError(
+                "the model has no chat template, which chat messages need; set model.chat = false and give prompts as "
+                "plain text (task.template), or take an instruction-tuned model"
+            )
+        try:
+            return self.tokenizer.apply_chat_template(
+                messages, tools=list(tools) if tools else None, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # a template is a program of its own
+            raise UserError(f"the model's chat template refuses the messages: {error}") from None
+
+    def encode(self, prompt: str | Messages, tools: Any = None) -> np.ndarray:
+        """Token ids of a prompt, with the special tokens that the tokenizer itself adds, once; a chat template brings
+        its own."""
+        plain = isinstance(prompt, str) and not self.chat
+        ids = self.tokenizer(self.render(prompt, tools), add_special_tokens=plain)["input_ids"]
+        return np.array(ids, dtype=np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
         return self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
@@ -141,36 +184,25 @@ class Policy:
         """CRC of all weights: equal fingerprints mean the sampler really has the learner's weights."""
         crc = 0
         for tensor in self.model.state_dict().values():
-            crc = zlib.crc32(tensor.detach().contiguous().view(torch.uint8).numpy(), crc)
+            crc = zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy(), crc)
         return crc
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Trainable parameters by name; tied ones once."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
+    @contextlib.contextmanager
+    def without_adapters(self) -> Iterator[None]:
+        """The model as it was before its adapters."""
+        with self.adapted.disable_adapter():
+            yield
 
-def load_policy(path: str) -> Policy:
-    """Load `builtin` or a local folder, in float32.
+    def save(self, folder: Any) -> None:
+        """Weights (only the adapters, where those are trained) and tokenizer, as transformers and peft load them."""
+        (self.adapted or self.model).save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
-    Raises:
-        UserError: the folder is missing, transformers cannot read it (with its reason), or not all layers are attention.
-    """
-    if path == "builtin":
-        folder = Path(str(resources.files("delphic") / "assets" / "arithmetic"))
-    else:
-        folder = Path(path)
-        if not folder.is_dir():
-            raise UserError(f'model.path: there is no folder "{path}"; give a model folder, or "builtin"')
-    try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds; all mean that the folder cannot be used
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f'model.path: "{path}" cannot be loaded as a causal language model: {reason}') from None
-    policy = Policy(model, tokenizer)
-    if not policy.shares_prefix:
-        raise UserError(
-            f'model.path: "{path}" ({model.config.model_type}) has layers with a recurrent state; '
-            "only models whose layers are all attention can be sampled"
-        )
-    return policy
+
+def _mask(seen: torch.Tensor) -> torch.Tensor | None:
+    """None where nothing is padded: some recurrent layers would take the mask of a whole sequence for one token's."""
+    return None if bool(seen.all()) else seen.long()

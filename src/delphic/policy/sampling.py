@@ -39,7 +39,7 @@ class SamplingSettings:
 
 def sample(
     policy: Policy,
-    prompts: Sequence[str],
+    prompts: Sequence[str | np.ndarray],
     count: int,
     settings: SamplingSettings,
     *,
@@ -51,25 +51,27 @@ def sample(
     """`count` completions of each prompt.
 
     Args:
+        prompts: token ids, or plain text.
         rows: [prompts × count] row numbers, which key the randomness.
 
     Raises:
         UserError: an empty prompt, or one that leaves no room in the model's context.
     """
-    encoded = [policy.encode(prompt) for prompt in prompts]
-    for prompt, ids in zip(prompts, encoded, strict=True):
+    encoded = [policy.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    for ids in encoded:
         if len(ids) == 0:
-            raise UserError(f"prompt {prompt!r} has no tokens; a prompt must not be empty")
+            raise UserError("a prompt has no tokens; a prompt must not be empty")
         if policy.context is not None and len(ids) + settings.max_new_tokens > policy.context:
             raise UserError(
                 f"a prompt of {len(ids)} tokens and {settings.max_new_tokens} new ones exceed the model's context "
-                f"of {policy.context}; lower sampling.max_new_tokens or shorten the prompt: {prompt[:60]!r}…"
+                f"of {policy.context}; lower sampling.max_new_tokens or shorten the prompt: {policy.decode(ids)[:60]!r}…"
             )
     stops = set(policy.eos)
     if settings.stop:
         stops |= policy.tokens_containing(settings.stop)
     uniforms = row_uniforms(seed, purpose, step, rows, settings.max_new_tokens)
-    groups_at_once = max(1, settings.batch_rows // count)
+    # a recurrent state goes through padding, so there only rows of one prompt are decoded together
+    groups_at_once = max(1, settings.batch_rows // count) if policy.repeats_cache else 1
     tokens: list[np.ndarray] = []
     logp: list[np.ndarray] = []
     entropy: list[np.ndarray] = []
@@ -103,8 +105,11 @@ def _decode(
     """Tokens, log-probs and entropies of len(prompts) × count rows."""
     limit = settings.max_new_tokens
     n = len(prompts) * count
-    prefix = policy.prefill(prompts)
-    prefix.select(torch.arange(len(prompts)).repeat_interleave(count))  # the group shares one prefill
+    if policy.repeats_cache:
+        prefix = policy.prefill(prompts)
+        prefix.select(torch.arange(len(prompts)).repeat_interleave(count))  # the group shares one prefill
+    else:
+        prefix = policy.prefill([prompt for prompt in prompts for _ in range(count)])
     tokens = np.zeros((n, limit), dtype=np.int32)
     logps, entropies = np.zeros((n, limit), dtype=np.float32), np.zeros((n, limit), dtype=np.float32)
     lengths = np.full(n, limit)
@@ -116,10 +121,11 @@ def _decode(
         if settings.top_p < 1:
             logp_V = _nucleus(logp_V, settings.top_p)
         probability = logp_V.exp()
-        drawn = _inverse_cdf(probability, uniforms[alive, t])
+        drawn = _inverse_cdf(probability, uniforms[alive, t].to(policy.device))
+        chosen = logp_V.gather(-1, drawn[:, None])[:, 0].cpu()
+        entropy = torch.special.entr(probability).sum(-1).cpu()
+        drawn = drawn.cpu()
         here = alive[running].numpy()
-        chosen = logp_V.gather(-1, drawn[:, None])[:, 0]
-        entropy = torch.special.entr(probability).sum(-1)
         tokens[here, t] = drawn[running].numpy()
         logps[here, t] = chosen[running].numpy()
         entropies[here, t] = entropy[running].numpy()
@@ -128,7 +134,9 @@ def _decode(
         running = running & ~ended
         if t + 1 == limit or not bool(running.any()):
             break
-        if int(running.sum()) <= 0.8 * len(running):  # copying the cache is not free: wait until it saves a fifth
+        if policy.repeats_cache and int(running.sum()) <= 0.8 * len(
+            running
+        ):  # copying the cache is not free: wait until it saves a fifth
             prefix.select(running.nonzero()[:, 0])
             alive, drawn = alive[running], drawn[running]
             running = torch.ones(len(alive), dtype=torch.bool)

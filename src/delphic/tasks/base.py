@@ -15,9 +15,10 @@ class Problem:
     `value` is V(x), the expected reward under the policy that will sample, where the task knows it (oracle baseline).
     """
 
-    prompt: str
+    prompt: str | Sequence[Mapping[str, Any]]
     columns: Mapping[str, Any] = field(default_factory=dict)
     value: float | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
 
 
 class Task(Protocol):

@@ -12,6 +12,7 @@ import numpy as np
 from delphic.config import RunConfig
 from delphic.errors import UserError
 from delphic.objective import group_slots
+from delphic.policy.model import Messages
 from delphic.randomness import Purpose
 from delphic.rollouts import Rollouts
 from delphic.statistics.informative import finite_groups
@@ -67,7 +68,6 @@ class Generator:
     def _sample(self, step: int, indices: np.ndarray, first_group: int, first_row: int) -> Rollouts:
         sampling = self.config.sampling
         problems = [self.task.train[i] for i in indices]
-        prompts = [problem.prompt for problem in problems]
         rows = np.arange(first_row, first_row + len(indices) * sampling.completions)
         rollouts = rollout(self.sampler, self.rewards, problems, sampling.completions, Purpose.TRAIN_SAMPLE, step, rows)
         number = np.repeat(np.arange(len(indices)), sampling.completions)
@@ -75,12 +75,12 @@ class Generator:
         value = np.array(known, dtype=np.float64)[number]
         if sampling.oracle_samples > 0:
             extra_rows = np.arange(
-                first_group * sampling.oracle_samples, (first_group + len(prompts)) * sampling.oracle_samples
+                first_group * sampling.oracle_samples, (first_group + len(problems)) * sampling.oracle_samples
             )
             extra = rollout(
                 self.sampler, self.rewards, problems, sampling.oracle_samples, Purpose.ORACLE_SAMPLE, step, extra_rows
             )
-            value = np.nanmean(extra.reward.reshape(len(prompts), -1), axis=1)[number]
+            value = np.nanmean(extra.reward.reshape(len(problems), -1), axis=1)[number]
         return rollouts.with_(
             group=step * GROUP_STRIDE + first_group + number, problem=np.asarray(indices)[number], value=value
         )
@@ -96,7 +96,7 @@ def rollout(
     rows: np.ndarray,
 ) -> Rollouts:
     """`count` rewarded completions of each problem; group ids 0, 1, … in the problems' order."""
-    prompts = [problem.prompt for problem in problems]
+    prompts = [sampler.encode(problem.prompt, problem.tools) for problem in problems]
     sampled = sampler.sample(prompts, count, purpose, step, rows)
     repeated = [problem for problem in problems for _ in range(count)]
     reward, components = evaluate(rewards, repeated, sampled.text, sampled.tokens)
@@ -114,10 +114,15 @@ def rollout(
         problem=np.full(n, -1, dtype=np.int64),
         row=rows.astype(np.int64),
         value=np.full(n, np.nan),
-        prompt=[problem.prompt for problem in repeated],
+        prompt=[text_of(problem.prompt) for problem in repeated],
         completion=sampled.text,
         components=components,
     )
+
+
+def text_of(prompt: str | Messages) -> str:
+    """A prompt for people: plain text as it is, messages with their roles."""
+    return prompt if isinstance(prompt, str) else "\n".join(f"{m['role']}: {m.get('content') or ''}" for m in prompt)
 
 
 def is_silent(reward: np.ndarray) -> bool:

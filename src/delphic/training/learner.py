@@ -94,7 +94,7 @@ class LocalLearner:
         due = train.reference_every > 0 and (step - 1) % train.reference_every == 0
         reference = values = norms = None
         if goal.needs_reference or (due and rollouts.has_behaviour):
-            reference = self._score_with(self.reference, rollouts)
+            reference = self._reference_scores(rollouts)
             if rollouts.has_behaviour:
                 for b, r, mask in zip(rollouts.behaviour_logp, reference, rollouts.loss_mask, strict=True):
                     k3 = kl_value((b - r)[mask], "k3")
@@ -242,13 +242,15 @@ class LocalLearner:
     def _score_with(self, policy: Policy, rollouts: Rollouts) -> list[np.ndarray]:
         return score_all(policy, rollouts, self.config.sampling.temperature, self.config.train.token_budget)
 
-    @property
-    def reference(self) -> Policy:
-        """The initial policy, loaded when first needed."""
+    def _reference_scores(self, rollouts: Rollouts) -> list[np.ndarray]:
+        """Log-probs under the initial policy: without the adapters, or a second model, loaded when first needed."""
+        if self.policy.adapted is not None:
+            with self.policy.without_adapters():
+                return self._score_with(self.policy, rollouts)
         if self._reference is None:
             self._reference = self._load_reference()
             self._reference.model.requires_grad_(False)
-        return self._reference
+        return self._score_with(self._reference, rollouts)
 
     # -- weights and state -------------------------------------------------------------------------------------
 
@@ -260,8 +262,7 @@ class LocalLearner:
 
     def save(self, folder: Path) -> None:
         """A model folder that transformers loads, and `optimizer.safetensors` beside the weights."""
-        self.policy.model.save_pretrained(folder)
-        self.policy.tokenizer.save_pretrained(folder)
+        self.policy.save(folder)
         state = {"version": torch.tensor(self.version), **self.optimiser.state()}
         if self.critic is not None:
             state.update(self.critic.state())

@@ -16,7 +16,7 @@ import torch
 
 from delphic.config import RunConfig, locate
 from delphic.errors import UserError
-from delphic.policy.model import load_policy
+from delphic.policy.load import load_policy, resolve
 from delphic.rollouts import Rollouts
 from delphic.statistics.informative import expected_silent_share, silent_share
 from delphic.tasks import load_rewards, make_task
@@ -69,8 +69,10 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
         torch.set_num_threads(config.model.threads)
     task = make_task(config.task, config.evaluation.problems, config.seed, folder)
     rewards = load_rewards(task, config.task.rewards, config.task.reward_weights, folder)
-    policy = load_policy(str(weights) if weights else _model_path(config, folder))
-    learner = LocalLearner(policy, config, lambda: load_policy(_model_path(config, folder)))
+    model = resolve(config.model.path, folder)
+    adapters = weights if config.model.lora_rank else None
+    policy = load_policy(model if adapters or not weights else str(weights), config.model, adapters, config.seed)
+    learner = LocalLearner(policy, config, lambda: load_policy(model, config.model))
     if weights:
         learner.load(weights)
     sampler = LocalSampler(policy, config)
@@ -78,13 +80,8 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
     if config.train.offline is None:
         source = Generator(config, task, rewards, sampler)
     else:
-        vocabulary = policy.model.get_input_embeddings().num_embeddings
-        source = Recorded(config, locate(config.train.offline, folder), vocabulary)
+        source = Recorded(config, locate(config.train.offline, folder), policy.vocabulary)
     return Parts(config, learner, sampler, source, lambda: evaluate_policy(config, task, rewards, sampler))
-
-
-def _model_path(config: RunConfig, folder: Path) -> str:
-    return config.model.path if config.model.path == "builtin" else str(locate(config.model.path, folder))
 
 
 def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: Display) -> Outcome:

@@ -11,19 +11,30 @@ from delphic.config import TrainConfig
 
 
 class Optimiser:
-    """A torch optimiser over named parameters."""
+    """A torch optimiser over named parameters, each with its own: so an update needs one parameter's copy at a time,
+    and its size is known without a second set of weights.
+
+    Parameters in half precision are updated through float32 copies (`train.master_weights`).
+    """
 
     def __init__(self, parameters: dict[str, nn.Parameter], train: TrainConfig) -> None:
         self.parameters, self.train = parameters, train
-        values = list(parameters.values())
+        self.masters = {
+            name: nn.Parameter(p.detach().float())
+            for name, p in parameters.items()
+            if train.master_weights and p.dtype != torch.float32
+        }
+        self.each = {name: self._make(self.masters.get(name, p)) for name, p in parameters.items()}
+
+    def _make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
+        train = self.train
         if train.optimizer == "adamw":
-            self.torch: torch.optim.Optimizer = torch.optim.AdamW(
-                values, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay
+            return torch.optim.AdamW(
+                [parameter], lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay
             )
-        else:
-            self.torch = torch.optim.SGD(
-                values, lr=train.learning_rate, momentum=train.momentum, weight_decay=train.weight_decay
-            )
+        return torch.optim.SGD(
+            [parameter], lr=train.learning_rate, momentum=train.momentum, weight_decay=train.weight_decay
+        )
 
     def zero(self) -> None:
         """Zero gradients, not None: a step of silent groups must still decay the moments, as it would had the skipped
@@ -38,12 +49,21 @@ class Optimiser:
     def step(self, number: int) -> tuple[float, float]:
         """Update number `number` (from 0) with the gradients as they are; (norm of the change, learning rate)."""
         rate = self.learning_rate(number)
-        for group in self.torch.param_groups:
-            group["lr"] = rate
-        before = [p.detach().clone() for p in self.parameters.values()]
-        self.torch.step()
-        changes = zip(self.parameters.values(), before, strict=True)
-        return math.sqrt(sum(float((p.detach() - b).double().square().sum()) for p, b in changes)), rate
+        squares = 0.0
+        for name, parameter in self.parameters.items():
+            optimiser, master = self.each[name], self.masters.get(name)
+            optimiser.param_groups[0]["lr"] = rate
+            updated = parameter if master is None else master
+            if master is not None and parameter.grad is not None:
+                master.grad = parameter.grad.float()
+            before = updated.detach().clone()
+            optimiser.step()
+            squares += float((updated.detach() - before).double().square().sum())
+            if master is not None:
+                master.grad = None
+                with torch.no_grad():
+                    parameter.copy_(master)
+        return math.sqrt(squares), rate
 
     def learning_rate(self, number: int) -> float:
         """Learning rate of update `number`: linear warm-up, then the schedule, which reaches 0 at the run's end."""
@@ -59,15 +79,20 @@ class Optimiser:
         return train.learning_rate
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Every state tensor as `parameter/key`."""
-        return {
-            f"{name}/{key}": value.detach().clone().contiguous()
-            for name, parameter in self.parameters.items()
-            for key, value in self.torch.state.get(parameter, {}).items()
-            if value is not None
-        }
+        """Every state tensor as `parameter/key`; a float32 copy of a parameter as `parameter/master`."""
+        out = {f"{name}/master": master.detach().clone() for name, master in self.masters.items()}
+        for name, optimiser in self.each.items():
+            for state in optimiser.state.values():
+                out |= {f"{name}/{k}": v.detach().clone().contiguous() for k, v in state.items() if v is not None}
+        return out
 
+    @torch.no_grad()
     def restore(self, state: dict[str, torch.Tensor]) -> None:
         for name, value in state.items():
             parameter, _, key = name.rpartition("/")
-            self.torch.state[self.parameters[parameter]][key] = value
+            updated = self.masters.get(parameter, self.parameters[parameter])
+            if key == "master":
+                updated.copy_(value)
+            else:  # Adam's step count stays where torch keeps it
+                place = value.device if key == "step" else updated.device
+                self.each[parameter].state[updated][key] = value.to(place)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from delphic.policy.model import Messages
 from delphic.policy.sampling import Completions
 from delphic.randomness import Purpose
 from delphic.rollouts import Rollouts
@@ -45,6 +46,12 @@ class Sampler(Protocol):
         """Take the learner's weights, and make sure that they arrived."""
         ...
 
-    def sample(self, prompts: Sequence[str], count: int, purpose: Purpose, step: int, rows: np.ndarray) -> Completions:
+    def encode(self, prompt: str | Messages, tools: Any = None) -> np.ndarray:
+        """Token ids of a prompt, as the model reads it."""
+        ...
+
+    def sample(
+        self, prompts: Sequence[np.ndarray], count: int, purpose: Purpose, step: int, rows: np.ndarray
+    ) -> Completions:
         """`count` completions of each prompt; `rows` [prompts × count] key the randomness."""
         ...

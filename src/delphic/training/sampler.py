@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from delphic.config import RunConfig
-from delphic.policy.model import Policy
+from delphic.policy.model import Messages, Policy
 from delphic.policy.sampling import Completions, SamplingSettings, sample
 from delphic.randomness import Purpose
 from delphic.training.protocols import Learner
@@ -40,5 +41,10 @@ class LocalSampler:
             )
         self.version = learner.version
 
-    def sample(self, prompts: Sequence[str], count: int, purpose: Purpose, step: int, rows: np.ndarray) -> Completions:
+    def encode(self, prompt: str | Messages, tools: Any = None) -> np.ndarray:
+        return self.policy.encode(prompt, tools)
+
+    def sample(
+        self, prompts: Sequence[np.ndarray], count: int, purpose: Purpose, step: int, rows: np.ndarray
+    ) -> Completions:
         return sample(self.policy, prompts, count, self.settings, seed=self.seed, purpose=purpose, step=step, rows=rows)
