@@ -71,8 +71,8 @@ def make(folder: Path, kind: str, changes: dict[str, Any]) -> str:
     return str(folder)
 
 
-def draw(policy: Policy, prompts: list[str], count: int, rows: np.ndarray) -> Completions:
-    settings = SamplingSettings(TEMPERATURE, 1.0, max_new_tokens=10, stop="", batch_rows=512)
+def draw(policy: Policy, prompts: list[str], count: int, rows: np.ndarray, batch_rows: int = 512) -> Completions:
+    settings = SamplingSettings(TEMPERATURE, 1.0, max_new_tokens=10, stop="", batch_rows=batch_rows)
     return sample(policy, prompts, count, settings, seed=0, purpose=Purpose.TRAIN_SAMPLE, step=1, rows=rows)
 
 
@@ -87,6 +87,9 @@ def test_what_was_sampled_is_what_is_scored(kind: str, tmp_path: Path) -> None:
     scored = score(policy, out.prompt_tokens, out.tokens, TEMPERATURE).logp.detach().numpy()
     for i, logp in enumerate(out.logp):
         assert np.allclose(scored[i, : len(logp)], logp, atol=2e-5), "the ratio at lag 0 is 1"
+    few = draw(policy, PROMPTS, 6, np.arange(24), batch_rows=12)  # groups that wait take the place of finished ones
+    assert all(np.array_equal(a, b) for a, b in zip(out.tokens, few.tokens, strict=True))
+    assert all(np.allclose(a, b, atol=2e-5) for a, b in zip(out.logp, few.logp, strict=True))
     for row in range(0, 24, 3):
         alone = draw(policy, [PROMPTS[row // 6]], 1, np.array([row]))
         assert np.array_equal(alone.tokens[0], out.tokens[row])

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from delphic.errors import UserError
-from delphic.policy.cache import make_cache
+from delphic.policy.cache import GrowingLayer, make_cache
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -36,6 +36,17 @@ class Prefix:
         self.cache.batch_select_indices(rows.to(self.last.device))
         self.seen, self.last = self.seen[rows], self.last[rows.to(self.last.device)]
 
+    def join(self, other: Prefix) -> Prefix:
+        """These sequences and then the other's, the shorter ones padded; positions that no one sees are dropped."""
+        width = max(self.seen.shape[1], other.seen.shape[1])
+        seen = torch.cat([_pad_left(p.seen, width, -1) for p in (self, other)])
+        first = int(seen.any(0).nonzero()[0])
+        for mine, new in zip(self.cache.layers, other.cache.layers, strict=True):
+            for name in ("keys", "values"):
+                both = torch.cat([_pad_left(getattr(layer, name), width, -2) for layer in (mine, new)])
+                setattr(mine, name, both[..., first:, :])
+        return Prefix(self.cache, seen[:, first:], torch.cat([self.last, other.last]))
+
 
 class Policy:
     """A causal LM with its tokenizer.
@@ -45,6 +56,7 @@ class Policy:
         eos: token ids that end a completion.
         context: longest sequence the model takes, tokens, or None.
         truncated_head: whether logits at chosen positions can be had from the last hidden state.
+        joins_cache: whether caches of different lengths can be put together (every layer keeps every position).
         repeats_cache: whether its cache of a prompt can be repeated for the completions of a group (attention only).
         shares_prefix: whether learning makes use of that.
         vocabulary: number of token ids.
@@ -76,7 +88,9 @@ class Policy:
         self.cache_argument = "cache" if "cache" in takes else "past_key_values"
         self.vocabulary: int = model.get_input_embeddings().num_embeddings
         self.truncated_head = self._head_is_linear()
-        self.repeats_cache = all(hasattr(layer, "batch_select_indices") for layer in make_cache(model.config).layers)
+        layers = make_cache(model.config).layers
+        self.repeats_cache = all(hasattr(layer, "batch_select_indices") for layer in layers)
+        self.joins_cache = bool(layers) and all(isinstance(layer, GrowingLayer) for layer in layers)
         self.shares_prefix = self.repeats_cache and shares_prefix
 
     def _head_is_linear(self) -> bool:
@@ -206,3 +220,10 @@ class Policy:
 def _mask(seen: torch.Tensor) -> torch.Tensor | None:
     """None where nothing is padded: some recurrent layers would take the mask of a whole sequence for one token's."""
     return None if bool(seen.all()) else seen.long()
+
+
+def _pad_left(x: torch.Tensor, width: int, dimension: int) -> torch.Tensor:
+    """Zeros before `x` along a dimension, up to `width`."""
+    missing = list(x.shape)
+    missing[dimension] = width - x.shape[dimension]
+    return torch.cat([x.new_zeros(missing), x], dimension) if missing[dimension] else x

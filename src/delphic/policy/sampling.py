@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from delphic.errors import UserError
-from delphic.policy.model import Policy
+from delphic.policy.model import Policy, Prefix
 from delphic.randomness import Purpose, row_uniforms
 
 
@@ -69,28 +70,32 @@ def sample(
     stops = set(policy.eos)
     if settings.stop:
         stops |= policy.tokens_containing(settings.stop)
-    uniforms = row_uniforms(seed, purpose, step, rows, settings.max_new_tokens)
-    # a recurrent state goes through padding, so there only rows of one prompt are decoded together
-    groups_at_once = max(1, settings.batch_rows // count) if policy.repeats_cache else 1
-    tokens: list[np.ndarray] = []
-    logp: list[np.ndarray] = []
-    entropy: list[np.ndarray] = []
-    for start in range(0, len(prompts), groups_at_once):
-        chunk = slice(start, start + groups_at_once)
-        u = uniforms[start * count : (start + groups_at_once) * count]
-        part = _decode(policy, encoded[chunk], count, settings, stops, torch.from_numpy(u))
-        tokens += part[0]
-        logp += part[1]
-        entropy += part[2]
-    ended = [bool(len(t)) and int(t[-1]) in stops for t in tokens]
+    uniforms = torch.from_numpy(row_uniforms(seed, purpose, step, rows, settings.max_new_tokens))
+    if policy.repeats_cache:
+        drawn = _decode(policy, encoded, count, settings, stops, uniforms)
+    else:  # a recurrent state goes through padding, so there only rows of one prompt are decoded together
+        parts = [
+            _decode(policy, [ids], count, settings, stops, uniforms[i * count : (i + 1) * count])
+            for i, ids in enumerate(encoded)
+        ]
+        drawn = _Drawn(*([row for part in column for row in part] for column in zip(*parts, strict=True)))
+    ended = [bool(len(t)) and int(t[-1]) in stops for t in drawn.tokens]
     return Completions(
         prompt_tokens=[p for p in encoded for _ in range(count)],
-        tokens=tokens,
-        logp=logp,
-        entropy=entropy,
+        tokens=drawn.tokens,
+        logp=drawn.logp,
+        entropy=drawn.entropy,
         truncated=~np.array(ended, dtype=bool),
-        text=[policy.decode(t) for t in tokens],
+        text=[policy.decode(t) for t in drawn.tokens],
     )
+
+
+class _Drawn(NamedTuple):
+    """Ragged lists of arrays, one a row."""
+
+    tokens: list[np.ndarray]
+    logp: list[np.ndarray]
+    entropy: list[np.ndarray]
 
 
 @torch.inference_mode()
@@ -101,47 +106,66 @@ def _decode(
     settings: SamplingSettings,
     stops: set[int],
     uniforms: torch.Tensor,
-) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """Tokens, log-probs and entropies of len(prompts) × count rows."""
-    limit = settings.max_new_tokens
-    n = len(prompts) * count
-    if policy.repeats_cache:
-        prefix = policy.prefill(prompts)
-        prefix.select(torch.arange(len(prompts)).repeat_interleave(count))  # the group shares one prefill
-    else:
-        prefix = policy.prefill([prompt for prompt in prompts for _ in range(count)])
+) -> _Drawn:
+    """`count` rows of every prompt. Finished rows leave the batch, and the next groups take their places."""
+    n, limit, greedy = len(prompts) * count, settings.max_new_tokens, settings.temperature == 0
     tokens = np.zeros((n, limit), dtype=np.int32)
     logps, entropies = np.zeros((n, limit), dtype=np.float32), np.zeros((n, limit), dtype=np.float32)
-    lengths = np.full(n, limit)
-    alive = torch.arange(n)  # which row each row of the running batch is
-    running = torch.ones(n, dtype=torch.bool)  # rows of the running batch that have not ended
-    stop_ids = torch.tensor(sorted(stops))
-    for t in range(limit):
-        logp_V = torch.log_softmax(policy.logits(prefix.last) / settings.temperature, -1)
-        if settings.top_p < 1:
+    lengths = np.zeros(n, dtype=np.int64)  # tokens drawn so far
+    stop_ids = torch.tensor(sorted(stops), dtype=torch.long)
+    at_once = max(1, settings.batch_rows // count)  # groups
+    started = min(at_once, len(prompts))
+    prefix = _prefill(policy, prompts[:started], count)
+    alive = torch.arange(started * count)  # which row each row of the running batch is
+    running = torch.ones(len(alive), dtype=torch.bool)  # rows of the running batch that have not ended
+    while True:
+        logits_V = policy.logits(prefix.last)
+        logp_V = torch.log_softmax(logits_V / (1 if greedy else settings.temperature), -1)
+        if settings.top_p < 1 and not greedy:
             logp_V = _nucleus(logp_V, settings.top_p)
         probability = logp_V.exp()
-        drawn = _inverse_cdf(probability, uniforms[alive, t].to(policy.device))
+        at = torch.from_numpy(lengths)[alive].clamp(max=limit - 1)
+        # of the logits: equal ones only; log-probs may become equal by rounding
+        drawn = logits_V.argmax(-1) if greedy else _inverse_cdf(probability, uniforms[alive, at].to(policy.device))
         chosen = logp_V.gather(-1, drawn[:, None])[:, 0].cpu()
         entropy = torch.special.entr(probability).sum(-1).cpu()
         drawn = drawn.cpu()
         here = alive[running].numpy()
-        tokens[here, t] = drawn[running].numpy()
-        logps[here, t] = chosen[running].numpy()
-        entropies[here, t] = entropy[running].numpy()
-        ended = running & torch.isin(drawn, stop_ids)
-        lengths[alive[ended].numpy()] = t + 1
-        running = running & ~ended
-        if t + 1 == limit or not bool(running.any()):
+        tokens[here, lengths[here]] = drawn[running].numpy()
+        logps[here, lengths[here]] = chosen[running].numpy()
+        entropies[here, lengths[here]] = entropy[running].numpy()
+        lengths[here] += 1
+        running = running & ~torch.isin(drawn, stop_ids) & (torch.from_numpy(lengths)[alive] < limit)
+        left = int(running.sum())
+        free = min(at_once - -(-left // count), len(prompts) - started)  # groups that could start
+        due = free >= 0.2 * at_once or started + free == len(prompts)
+        admit = free > 0 and (left == 0 or (policy.joins_cache and due))
+        if left == 0 and not admit:
             break
-        if policy.repeats_cache and int(running.sum()) <= 0.8 * len(
-            running
-        ):  # copying the cache is not free: wait until it saves a fifth
+        # copying the cache is not free: wait until it saves a fifth
+        if (policy.repeats_cache and 0 < left <= 0.8 * len(running)) or (admit and left):
             prefix.select(running.nonzero()[:, 0])
             alive, drawn = alive[running], drawn[running]
             running = torch.ones(len(alive), dtype=torch.bool)
-        policy.extend(prefix, drawn[:, None])
-    return tuple([x[i, : lengths[i]].copy() for i in range(n)] for x in (tokens, logps, entropies))  # type: ignore[return-value]
+        if left:
+            policy.extend(prefix, drawn[:, None])
+        if admit:
+            fresh = _prefill(policy, prompts[started : started + free], count)
+            rows = torch.arange(started * count, (started + free) * count)
+            prefix = prefix.join(fresh) if left else fresh
+            alive = torch.cat([alive, rows]) if left else rows
+            running = torch.ones(len(alive), dtype=torch.bool)
+            started += free
+    return _Drawn(*([x[i, : lengths[i]].copy() for i in range(n)] for x in (tokens, logps, entropies)))
+
+
+def _prefill(policy: Policy, prompts: list[np.ndarray], count: int) -> Prefix:
+    """`count` rows of every prompt, which the group shares where the cache can be repeated."""
+    if not policy.repeats_cache:
+        return policy.prefill([prompt for prompt in prompts for _ in range(count)])
+    prefix = policy.prefill(prompts)
+    prefix.select(torch.arange(len(prompts)).repeat_interleave(count))
+    return prefix
 
 
 def _inverse_cdf(probability: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
