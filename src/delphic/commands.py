@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ def run_train(config: RunConfig, path: Path, resume: bool, as_json: bool, argume
         reason = "the disk is full. Make room, then" if full else f"{error}. Once that is put right"
         print(f"delphic: cannot write to {output}: {reason}: {again}", file=sys.stderr)
         return 1
+    if os.environ.get("RANK", "0") != "0":  # of several processes, only the first speaks
+        return 130 if outcome.interrupted else 0
     if as_json:
         summary = {"output": str(output), "finished": not outcome.interrupted, **summarise(outcome.rows)}
         print(json.dumps(summary, allow_nan=False))

@@ -19,6 +19,7 @@ from delphic.statistics.informative import finite_groups
 from delphic.tasks import Problem, RewardFunction, Task, evaluate
 from delphic.training.prompts import PromptOrder
 from delphic.training.protocols import Sampler
+from delphic.training.team import join
 
 GROUP_STRIDE = 1 << 20  # group ids are step · stride + number: distinct over the whole run
 
@@ -99,7 +100,7 @@ def rollout(
     prompts = [sampler.encode(problem.prompt, problem.tools) for problem in problems]
     sampled = sampler.sample(prompts, count, purpose, step, rows)
     repeated = [problem for problem in problems for _ in range(count)]
-    reward, components = evaluate(rewards, repeated, sampled.text, sampled.tokens)
+    reward, components = join().same(lambda: evaluate(rewards, repeated, sampled.text, sampled.tokens))
     n = len(rows)
     return Rollouts(
         group=np.repeat(np.arange(len(problems)), count),

@@ -24,6 +24,7 @@ from delphic.rollouts import Rollouts
 from delphic.training.critic import Critic
 from delphic.training.metrics import Meter
 from delphic.training.optimiser import Optimiser
+from delphic.training.team import Team
 
 
 class NonFiniteError(Exception):
@@ -47,7 +48,10 @@ class _Scores:
 class LocalLearner:
     """Trains a policy of this process. See `protocols.Learner`."""
 
-    def __init__(self, policy: Policy, config: RunConfig, load_reference: Callable[[], Policy]) -> None:
+    def __init__(
+        self, policy: Policy, config: RunConfig, load_reference: Callable[[], Policy], team: Team | None = None
+    ) -> None:
+        self.team = team or Team()
         self.policy, self.config, self.version = policy, config, 0
         self._load_reference = load_reference
         self.optimiser = Optimiser(policy.parameters(), config.train)
@@ -164,11 +168,14 @@ class LocalLearner:
         learned = rows[moves[rows]]
         meter.add("learned_share", len(learned), len(rows))
         self.optimiser.zero()
-        for batch in micro_batches(self.policy, rollouts, learned, self.config.train.token_budget):
-            loss = self._loss(rollouts, batch, prepared, scores, totals, meter)
-            if not bool(torch.isfinite(loss)):
+        mine, own = learned[np.isin(rollouts.group[learned], self._share(rollouts.group[learned]))], Meter()
+        for batch in micro_batches(self.policy, rollouts, mine, self.config.train.token_budget):
+            loss = self._loss(rollouts, batch, prepared, scores, totals, own)
+            if self.team.size == 1 and not bool(torch.isfinite(loss)):
                 raise self._blame("the loss is not finite", rollouts, batch, prepared, scores, totals)
             loss.backward()
+        self.team.add_meter(own, meter)
+        self.team.add_gradients(list(self.policy.parameters().values()))
         norm = self.optimiser.clip()
         if not math.isfinite(norm):
             raise self._blame("the gradient is not finite", rollouts, learned, prepared, scores, totals)
@@ -177,6 +184,11 @@ class LocalLearner:
         meter.add("gradient_norm", norm)
         meter.add("update_norm", change)
         meter.add("learning_rate", rate)
+
+    def _share(self, groups: np.ndarray) -> np.ndarray:
+        """The groups that this process learns: whole ones, because they share a prompt."""
+        distinct = np.unique(groups)
+        return distinct[self.team.share(len(distinct))]
 
     def _loss(
         self,
@@ -240,7 +252,11 @@ class LocalLearner:
     # -- helpers -----------------------------------------------------------------------------------------------
 
     def _score_with(self, policy: Policy, rollouts: Rollouts) -> list[np.ndarray]:
-        return score_all(policy, rollouts, self.config.sampling.temperature, self.config.train.token_budget)
+        def work(rows: np.ndarray) -> list[np.ndarray]:
+            part = rollouts.select(rows)
+            return score_all(policy, part, self.config.sampling.temperature, self.config.train.token_budget)
+
+        return self.team.spread(rollouts.tokens, work)
 
     def _reference_scores(self, rollouts: Rollouts) -> list[np.ndarray]:
         """Log-probs under the initial policy: without the adapters, or a second model, loaded when first needed."""

@@ -28,6 +28,7 @@ from delphic.training.metrics import Meter
 from delphic.training.protocols import Learner, Sampler
 from delphic.training.run_folder import RunFolder
 from delphic.training.sampler import LocalSampler
+from delphic.training.team import join, leave
 
 
 class Display(Protocol):
@@ -71,11 +72,12 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
     rewards = load_rewards(task, config.task.rewards, config.task.reward_weights, folder)
     model = resolve(config.model.path, folder)
     adapters = weights if config.model.lora_rank else None
+    team = join()
     policy = load_policy(model if adapters or not weights else str(weights), config.model, adapters, config.seed)
-    learner = LocalLearner(policy, config, lambda: load_policy(model, config.model))
+    learner = LocalLearner(policy, config, lambda: load_policy(model, config.model), team)
     if weights:
         learner.load(weights)
-    sampler = LocalSampler(policy, config)
+    sampler = LocalSampler(policy, config, team)
     source: Generator | Recorded
     if config.train.offline is None:
         source = Generator(config, task, rewards, sampler)
@@ -91,7 +93,9 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         UserError: anything wrong with what the user gave, before or during the run; nothing is overwritten.
         NonFiniteError: a loss or gradient is not finite; the rollout is in `halted/`, the last checkpoint untouched.
     """
-    run = RunFolder(output, config, resume)
+    team = join()
+    run = RunFolder(output, config, resume, writes=team.first)
+    display = display if team.first else Mute()
     try:
         checkpoint = run.latest_checkpoint()
         done = checkpoint.step if checkpoint else 0
@@ -102,13 +106,23 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         display.start(config, done)
         with interruptible() as interrupted:
             loop = Loop(parts, run, display, done, state)
-            while loop.done < config.train.steps and not interrupted.is_set():
+            while loop.done < config.train.steps and not team.agree(interrupted.is_set()):
                 loop.step()
             loop.save()  # an interruption may have come after the last step decided whether to save
         return Outcome(loop.done, loop.done < config.train.steps, run.rows())
     finally:
         display.close()
         run.close()
+        leave()
+
+
+class Mute:
+    """The display of a process that is not the first."""
+
+    def start(self, config: RunConfig, done: int) -> None: ...
+    def step(self, row: dict[str, float], timing: dict[str, float]) -> None: ...
+    def message(self, text: str) -> None: ...
+    def close(self) -> None: ...
 
 
 @contextmanager
@@ -209,7 +223,7 @@ class Loop:
                     "dropped_groups": generated.dropped_groups,
                     "fingerprint": self.config.fingerprint(),
                 }
-                generated.rollouts.write(self.run.rollout_path(step), meta)
+                self.run.write_rollouts(step, generated.rollouts, meta)
         timing.add("seconds_sample", time.perf_counter() - started)
 
     def _take(self, number: int) -> Generated:
@@ -241,8 +255,7 @@ class Loop:
                 raise error
 
     def _keep_halted(self, number: int, rollout: Rollouts) -> None:
-        (self.run.path / "halted").mkdir(exist_ok=True)
-        rollout.write(self.run.path / "halted" / f"step_{number:06d}.parquet")
+        self.run.write_halted(number, rollout)
 
     def _measure(self, rollouts: Rollouts, generated: Generated, meter: Meter) -> None:
         for name, (total, count) in batch_metrics(rollouts).items():

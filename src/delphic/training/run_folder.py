@@ -42,10 +42,16 @@ class RunFolder:
     Raises:
         UserError: the folder holds a run and `resume` is false; the run there has another configuration (names the
             first differing key); another process is writing to it.
+
+    Args:
+        writes: False for a process of the same run that only reads along.
     """
 
-    def __init__(self, path: Path, config: RunConfig, resume: bool) -> None:
-        self.path, self.config = path, config
+    def __init__(self, path: Path, config: RunConfig, resume: bool, writes: bool = True) -> None:
+        self.path, self.config, self.writes = path, config, writes
+        self._lock: TextIO | None = None
+        if not writes:
+            return
         if path.exists() and not path.is_dir():
             raise UserError(f"output: {path} is a file; name a folder")
         # what a process leaves that dies before its config.json is there, is no run yet
@@ -56,7 +62,6 @@ class RunFolder:
             raise UserError(
                 f"output: {path} already holds a run; add --resume to continue it, or choose another --output"
             )
-        self._lock: TextIO | None = None
         if exists:
             self._same_config()
             self._take_lock()
@@ -67,6 +72,8 @@ class RunFolder:
         Raises:
             UserError: there can be no such folder, or another process is writing to it.
         """
+        if not self.writes:
+            return
         if self._lock is None:
             self._take_lock()
         if not (self.path / "config.json").exists():
@@ -126,10 +133,22 @@ class RunFolder:
         path = self.rollout_path(step)
         return Rollouts.read(path) if path.exists() else None
 
+    def write_rollouts(self, step: int, rollouts: Rollouts, meta: Mapping[str, Any]) -> None:
+        if self.writes:
+            rollouts.write(self.rollout_path(step), meta)
+
+    def write_halted(self, step: int, rollout: Rollouts) -> None:
+        """The rollout that ended the run."""
+        if self.writes:
+            (self.path / "halted").mkdir(exist_ok=True)
+            rollout.write(self.path / "halted" / f"step_{step:06d}.parquet")
+
     # -- logs --------------------------------------------------------------------------------------------------
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """One JSON line, on disk before this returns."""
+        if not self.writes:
+            return
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
             file.flush()
@@ -137,7 +156,7 @@ class RunFolder:
 
     def cut_logs(self, last_step: int) -> None:
         """Drop the rows after `last_step` and a half-written last line: those steps are learned again."""
-        for name in ("metrics.jsonl", "timing.jsonl"):
+        for name in ("metrics.jsonl", "timing.jsonl") if self.writes else ():
             path = self.path / name
             if not path.exists():
                 continue
@@ -159,6 +178,8 @@ class RunFolder:
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> None:
         """`write(folder)` into a temporary folder, then one rename; older checkpoints beyond `keep` go, the best stays."""
+        if not self.writes:
+            return
         final = self.checkpoints / f"step_{step:06d}"
         temporary = self.checkpoints / f".step_{step:06d}.part"
         shutil.rmtree(temporary, ignore_errors=True)

@@ -13,12 +13,15 @@ from delphic.policy.model import Messages, Policy
 from delphic.policy.sampling import Completions, SamplingSettings, sample
 from delphic.randomness import Purpose
 from delphic.training.protocols import Learner
+from delphic.training.team import Team
 
 
 class LocalSampler:
-    """Samples from a policy of this process: the learner's own (no copy is made), or a second one."""
+    """Samples from a policy of this process: the learner's own (no copy is made), or a second one. Of several processes,
+    each samples its share of the prompts."""
 
-    def __init__(self, policy: Policy, config: RunConfig) -> None:
+    def __init__(self, policy: Policy, config: RunConfig, team: Team | None = None) -> None:
+        self.team = team or Team()
         self.policy, self.seed, self.version = policy, config.seed, 0
         s = config.sampling
         self.settings = SamplingSettings(s.temperature, s.top_p, s.max_new_tokens, s.stop, s.batch_rows)
@@ -47,4 +50,9 @@ class LocalSampler:
     def sample(
         self, prompts: Sequence[np.ndarray], count: int, purpose: Purpose, step: int, rows: np.ndarray
     ) -> Completions:
-        return sample(self.policy, prompts, count, self.settings, seed=self.seed, purpose=purpose, step=step, rows=rows)
+        def work(prompts: Sequence[np.ndarray], rows: np.ndarray) -> Completions:
+            return sample(
+                self.policy, prompts, count, self.settings, seed=self.seed, purpose=purpose, step=step, rows=rows
+            )
+
+        return self.team.sample(prompts, count, rows, work)

@@ -1,0 +1,7 @@
+"""`python -m delphic`: what torchrun starts."""
+
+import sys
+
+from delphic.cli import main
+
+sys.exit(main())
