@@ -67,7 +67,7 @@ def quick(tiny_model: Path) -> dict[str, Any]:
         "model": {"path": str(tiny_model), "threads": 1},
         "task": {"name": "arithmetic", "high": 3, "size": 50},
         "sampling": {"prompts": 4, "completions": 4, "max_new_tokens": 4},
-        "train": {"steps": 3, "learning_rate": 1e-3},
+        "train": {"steps": 3, "learning_rate": 1e-3, "estimate": False},
         "evaluation": {"problems": 4, "samples": 2, "every": 0},
         "checkpoint": {"every": 2},
     }

@@ -30,7 +30,12 @@ def run_train(config: RunConfig, path: Path, resume: bool, as_json: bool, argume
     output = Path(config.output)
     again = shlex.join(["delphic", "train", *arguments, *([] if resume else ["--resume"])])
     try:
-        outcome = train(config, output, path.resolve().parent, resume, TerminalDisplay())
+        display: Any = TerminalDisplay()
+        if config.trackers:
+            from delphic.report.trackers import Tracked
+
+            display = Tracked(display, config.trackers)
+        outcome = train(config, output, path.resolve().parent, resume, display)
     except NonFiniteError as error:
         print(
             f"delphic: halted: {error}. The rollout is in {output}/halted; the last checkpoint is untouched.",

@@ -131,6 +131,9 @@ class TrainConfig(Section):
         ge=0,
         description="Steps between measurements of the KL to the initial policy; 0 = only if the objective needs it.",
     )
+    estimate: bool = Field(
+        True, description="Before the start: count memory, time a small probe, refuse what cannot fit."
+    )
     value_learning_rate: float = Field(1e-2, gt=0, description="critic: learning rate of the value head (adamw).")
 
     @property
@@ -159,6 +162,9 @@ class RunConfig(Section):
 
     seed: int = Field(0, ge=0, lt=2**48, description="Decides every random number, with the step and the row.")
     output: str = Field("runs/run", description="Run folder, from where the command is given; never overwritten.")
+    trackers: tuple[str, ...] = Field(
+        (), description='Where the figures also go, through accelerate: "wandb", "tensorboard", "trackio", …'
+    )
     objective: Objective = Field(
         default_factory=lambda: build(DEFAULT_OBJECTIVE), description="Preset name or table of choices."
     )
@@ -208,8 +214,8 @@ class RunConfig(Section):
         return self
 
     def fingerprint(self) -> str:
-        """Hash of everything that shapes the numbers of a run (not its folder's name)."""
-        content = self.model_dump(mode="json", exclude={"output"})
+        """Hash of everything that shapes the numbers of a run (not where they go)."""
+        content = self.model_dump(mode="json", exclude={"output", "trackers"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

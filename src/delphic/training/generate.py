@@ -66,6 +66,10 @@ class Generator:
         chosen = kept or spare[:wanted]
         return Generated(Rollouts.concat(chosen), cursor, rounds, len(spare) if kept else 0)
 
+    def probe(self, groups: int) -> Rollouts:
+        """Some groups of the first step, sampled for a look; nothing remembers them."""
+        return self._sample(1, self.order.draw(0, groups), first_group=0, first_row=0)
+
     def _sample(self, step: int, indices: np.ndarray, first_group: int, first_row: int) -> Rollouts:
         sampling = self.config.sampling
         problems = [self.task.train[i] for i in indices]

@@ -17,9 +17,11 @@ import torch
 from delphic.config import RunConfig, locate
 from delphic.errors import UserError
 from delphic.policy.load import load_policy, resolve
+from delphic.policy.model import Policy
 from delphic.rollouts import Rollouts
 from delphic.statistics.informative import expected_silent_share, silent_share
 from delphic.tasks import load_rewards, make_task
+from delphic.training.estimate import estimate
 from delphic.training.evaluate import Evaluation, evaluate_policy
 from delphic.training.generate import Generated, Generator, Recorded, batch_metrics
 from delphic.training.lag import consumers, source_step
@@ -54,6 +56,7 @@ class Parts:
     """Everything a loop is made of; `build_parts` makes the ones of a single process."""
 
     config: RunConfig
+    policy: Policy
     learner: Learner
     sampler: Sampler
     source: Generator | Recorded
@@ -83,7 +86,7 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
         source = Generator(config, task, rewards, sampler)
     else:
         source = Recorded(config, locate(config.train.offline, folder), policy.vocabulary)
-    return Parts(config, learner, sampler, source, lambda: evaluate_policy(config, task, rewards, sampler))
+    return Parts(config, policy, learner, sampler, source, lambda: evaluate_policy(config, task, rewards, sampler))
 
 
 def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: Display) -> Outcome:
@@ -101,9 +104,14 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         done = checkpoint.step if checkpoint else 0
         parts = build_parts(config, folder, checkpoint.folder if checkpoint else None)
         state = checkpoint.state if checkpoint else {"cursor": 0, "best": None}
+        expected = None
+        if config.train.estimate and isinstance(parts.source, Generator) and team.size == 1:
+            expected = estimate(parts.policy, config, parts.source, done)
         run.begin()  # nothing is written before all that the config names has been found good
         run.cut_logs(done if checkpoint else -1)
         display.start(config, done)
+        if expected is not None:
+            display.message(expected.sentence())
         with interruptible() as interrupted:
             loop = Loop(parts, run, display, done, state)
             while loop.done < config.train.steps and not team.agree(interrupted.is_set()):

@@ -116,7 +116,7 @@ class RunFolder:
     def _same_config(self) -> None:
         saved = read_json(self.path / "config.json").get("config", {})
         for key, old, new in _differences(saved, self.config.model_dump(mode="json"), ""):
-            if key == "output":
+            if key in ("output", "trackers"):
                 continue
             raise UserError(
                 f"{self.path} was trained with {key} = {old!r}, the config now says {new!r}; "
