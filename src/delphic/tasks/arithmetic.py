@@ -94,7 +94,7 @@ class Arithmetic:
         rng = random.Random(f"arithmetic/{seed}/{'held out' if held_out else 'train'}")
         kinds = list(KINDS)
         problems: list[Problem] = []
-        seen: set[str] = set()
+        seen: set[object] = set()
         for index in range(size):
             problem = draw(rng, kinds[index % len(kinds)], low, high, held_out)
             for _ in range(200 if held_out else 0):
