@@ -112,6 +112,7 @@ def _from_rows(config: TaskConfig, seed: int, folder: Path) -> FileTask:
         template=config.template,
         held_out_share=config.held_out_share,
         seed=seed,
+        checks=checks,
         **options,
     )
 

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import signal
 import struct
 import sys
@@ -29,16 +30,22 @@ def math_judge(_: Any) -> Callable[[Any], Any]:
     logging.disable(logging.CRITICAL)  # it warns that its own time limits are off; ours is the parent's
     targets = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
 
+    # 4.5e33 would be read as 4.5 times Euler's number times 33
+    exponent = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?\d{1,3})(?![\w.]\w)(?!\w)")
+
+    def read(text: str) -> list[Any]:
+        return parse(exponent.sub(r"\1 \\times 10^{\2}", text), targets, parsing_timeout=None)
+
     @lru_cache(maxsize=4096)
     def gold_of(text: str) -> list[Any]:
-        wrapped = text if "$" in text.replace("\\$", "") or "\\boxed" in text else f"${text}$"
-        return parse(wrapped, targets, parsing_timeout=None)
+        # in a box, as the completion's answer is: bare LaTeX is not found at all, and a bare 14,16 is read as 14.16
+        return read(text if "\\boxed" in text else f"$\\boxed{{{text}}}$")
 
     def judge(request: Any) -> Any:
         if request[0] == "parse":
             return any(not isinstance(found, str) for found in gold_of(request[1]))
         gold = gold_of(request[1])
-        found = parse(request[2], targets, parsing_timeout=None)
+        found = read(request[2])
         # verify([], []) and the like must never count as right
         return float(bool(gold) and bool(found) and verify(gold, found, timeout_seconds=None))
 
