@@ -19,7 +19,7 @@ LONGEST_NUMBER = 100  # characters; beyond it, integers of thousands of digits w
 
 _UNSIGNED = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,2}(?![\d.]))?"
 # a minus sign after a digit, a letter or a bracket is an operator (10-3=7) or a hyphen (a 3-4 split)
-_IN_TEXT = re.compile(rf"(?:(?<![\w)\].])[+-]\s?)?\$?\s?-?{_UNSIGNED}(?:/\d+(?!\d))?")
+_IN_TEXT = re.compile(rf"(?:(?<![\w)\].])[+-]\s?)?(?:\$\s?-?)?{_UNSIGNED}(?:/\d+(?!\d))?")
 _WHOLE = re.compile(rf"(?P<sign>[+-]?)\s*(?P<first>{_UNSIGNED})(?:\s*/\s*(?P<below>{_UNSIGNED}))?")
 _MIXED = re.compile(r"(?P<sign>[+-]?)(?P<whole>\d+)\s+(?P<above>\d+)/(?P<below>\d+)")
 _LATEX_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]+)\}\{([^{}]+)\}")

@@ -23,7 +23,7 @@ DRAWS = 30  # questions drawn at most, per held-out problem wanted: rare sides o
 NONSENSE = "\u2042 no answer \u2042"
 
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_LEAD = re.compile(r"^.*\banswer(?: is|:)\s*", re.IGNORECASE)
+_LEAD = re.compile(r"^.*\banswer(?: is:?|:)\s*", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
 
