@@ -13,7 +13,7 @@ from typing import Any, Literal
 from delphic.errors import UserError, nearest
 from delphic.tasks.answers import OwnReward, exact_match
 from delphic.tasks.base import Problem, Prompt
-from delphic.tasks.rows import Row, find, is_empty, messages, read, refuse_mixed
+from delphic.tasks.rows import NoAnswerError, Row, find, is_empty, messages, read, refuse_mixed
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,13 @@ class FileTask:
             if gold is None and answer_column is None:
                 answers = None
             else:
-                answers = [gold(row) if gold else _filled(row, str(answer_column)) for row in rows]
+                found = [(row, _answer(row, answer_column, gold, unparsable)) for row in rows]
+                given = [(row, answer) for row, answer in found if answer is not None]
+                if not given:
+                    raise UserError(f'task.answer_column: no row of "{source}" has a gold answer')
+                if len(given) < len(rows):
+                    warnings.warn(f"{source}: {len(rows) - len(given)} rows left out, no gold answer", stacklevel=3)
+                rows, answers = [row for row, _ in given], [answer for _, answer in given]
                 refuse_mixed(rows, answers, answer_column or "answer")
                 kept = keep_parsed(rows, answers, checks, unparsable)
                 rows, answers = [rows[i] for i in kept], [answers[i] for i in kept]
@@ -84,12 +90,12 @@ class FileTask:
                 for i, row in enumerate(rows)
             ]
 
-        found = problems(path, split)
+        all_problems = problems(path, split)
         if held_out_path is not None or held_out_split is not None:
-            self.train = found
+            self.train = all_problems
             self.held_out = problems(held_out_path or path, held_out_split or split)
         else:
-            self.train, self.held_out = divide(found, held_out_share, seed)
+            self.train, self.held_out = divide(all_problems, held_out_share, seed)
 
     def reward(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[float | None]:
         """The task's own reward: by default 1 where the completion, stripped, equals the answer column."""
@@ -128,10 +134,20 @@ def keep_parsed(rows: Sequence[Row], answers: Sequence[Any], checks: Sequence[Go
     return [index for index in range(len(rows)) if index not in bad]
 
 
+def _answer(row: Row, column: str | None, gold: Callable[[Row], Any] | None, unparsable: str) -> Any:
+    """The gold answer of a row; None where there is none and such rows are to be left out."""
+    try:
+        return gold(row) if gold else _filled(row, str(column))
+    except NoAnswerError:
+        if unparsable == "skip":
+            return None
+        raise
+
+
 def _filled(row: Row, column: str) -> Any:
     value = find(row, column)
     if is_empty(value):
-        raise UserError(f'{row.where}: column "{column}" is empty')
+        raise NoAnswerError(f'{row.where}: column "{column}" is empty')
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from delphic.errors import UserError
 from delphic.tasks.answers import MARK, gold_number
 from delphic.tasks.file import GoldCheck
-from delphic.tasks.rows import Row, find, is_empty
+from delphic.tasks.rows import NoAnswerError, Row, find, is_empty
 
 HUB, SUBSET = "openai/gsm8k", "main"
 
@@ -22,7 +22,7 @@ def read_gold(row: Row, column: str) -> str:
     """What follows `####` in the answer column (all of it where there is no mark)."""
     value = find(row, column)
     if is_empty(value):
-        raise UserError(f'{row.where}: column "{column}" is empty')
+        raise NoAnswerError(f'{row.where}: column "{column}" is empty')
     return str(value).rpartition(MARK)[2].strip()
 
 

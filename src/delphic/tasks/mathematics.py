@@ -11,7 +11,7 @@ from delphic.errors import UserError
 from delphic.tasks.answers import boxed
 from delphic.tasks.base import Problem
 from delphic.tasks.file import GoldCheck
-from delphic.tasks.rows import Row, find, is_empty
+from delphic.tasks.rows import NoAnswerError, Row, find, is_empty
 from delphic.tasks.workers import shared_pool
 
 _PLAIN = re.compile(r"-?\d{1,30}(\.\d{1,30})?")  # parses for certain, so no process need look at it
@@ -58,8 +58,8 @@ def read_gold(row: Row, column: str | None) -> str:
     name = column or ("answer" if "answer" in row.fields else "solution")
     value = find(row, name)
     if is_empty(value):
-        raise UserError(f'{row.where}: column "{name}" is empty')
+        raise NoAnswerError(f'{row.where}: column "{name}" is empty')
     inside = boxed(str(value))
     if inside is None and name.rpartition(".")[2] == "solution":
-        raise UserError(f'{row.where}: column "{name}" has no \\boxed{{}} to take the gold answer from')
+        raise NoAnswerError(f'{row.where}: column "{name}" has no \\boxed{{}} to take the gold answer from')
     return str(value) if inside is None else inside

@@ -174,6 +174,10 @@ def kind(value: Any) -> str:
     return "a table" if isinstance(value, Mapping) else "a list"
 
 
+class NoAnswerError(UserError):
+    """A row whose gold answer is not there; `task.unparsable = "skip"` leaves it out."""
+
+
 def is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, (str, list, dict)) and not value) or str(value).strip() == ""
 
