@@ -133,7 +133,7 @@ def test_gold_answers_of_benchmarks_are_right(name: str, tmp_path: Path) -> None
     some = tmp_path / "test.jsonl"
     some.write_text("\n".join(lines[::every]), encoding="utf-8")
     task = make_task(benchmark(name, str(some)).model_copy(update={"reward_timeout": LIMIT}), 5, 0, tmp_path)
-    assert len(task.held_out) >= 0.9 * len(lines[::every])
+    assert len(task.held_out) >= 0.9 * len(lines[::every]) - 1  # rows left out
     texts = [f"So it is $\\boxed{{{problem.columns['answer']}}}$." for problem in task.held_out]
     wrong = [
         p.columns["answer"] for p, r in zip(task.held_out, task.reward(task.held_out, texts), strict=True) if r != 1
