@@ -45,26 +45,59 @@ class ModelConfig(Section):
     )
 
 
+TaskName = Literal["arithmetic", "file", "gsm8k", "math", "reasoning_gym", "tool_call"]
+
+
 class TaskConfig(Section):
-    name: Literal["arithmetic", "file"] = Field("arithmetic", description="Where problems come from.")
+    name: TaskName = Field("arithmetic", description="Where problems come from; see docs/tasks.md.")
     low: int = Field(1, ge=0, description="arithmetic: smallest operand.")
     high: int = Field(20, ge=0, description="arithmetic: largest operand.")
-    size: int = Field(5000, ge=1, description="arithmetic: number of training problems.")
-    path: str | None = Field(None, description="file: a JSONL file, relative to the config file.")
-    prompt_column: str = Field("prompt", description="file: column with the problem's text.")
+    size: int = Field(5000, ge=1, description="arithmetic, reasoning_gym: number of training problems.")
+    path: str | None = Field(
+        None,
+        description="JSONL, JSON, CSV (all may be .gz) or Parquet, relative to the config file, or org/name on the hub. gsm8k: also a folder with train.jsonl and test.jsonl; None = the hub's.",
+    )
+    split: str = Field("train", description="Hub datasets: the split to train on.")
+    subset: str | None = Field(None, description="Hub datasets: the subset (configuration).")
+    prompt_column: str | None = Field(
+        None,
+        description='Column with the problem: text, or chat messages; dots lead into nested columns. None = "prompt" (gsm8k: question, math: problem).',
+    )
     answer_column: str | None = Field(
-        None, description="file: column with the gold answer; must be there in every row."
+        None,
+        description="Column with the gold answer; must be there in every row. None = none (gsm8k: answer; math: answer, or the box of solution; tool_call: the calls of the transcript).",
     )
-    value_column: str | None = Field(None, description="file: column with V(x), for the oracle baseline.")
+    value_column: str | None = Field(None, description="file, gsm8k, math: column with V(x), for the oracle baseline.")
+    tools_column: str = Field("tools", description="tool_call: column with the function schemas, where a row has one.")
     template: str = Field(
-        "{prompt}", description="file: the prompt; {prompt} and {any column} are replaced, {{ }} are braces."
+        "{prompt}",
+        description="The prompt (the last user message of a chat); {prompt} and {any column} are replaced, {{ }} are braces.",
     )
-    held_out_share: float = Field(0.2, ge=0, lt=1, description="file: share of rows held out, chosen by the seed.")
+    held_out_share: float = Field(
+        0.2, ge=0, le=1, description="Share of rows held out, chosen by the seed; 1 = all, to evaluate only."
+    )
+    held_out_path: str | None = Field(None, description="A second file or hub dataset, held out instead of a share.")
+    held_out_split: str | None = Field(None, description="Hub datasets: a split held out instead of a share.")
+    unparsable: Literal["refuse", "skip"] = Field(
+        "refuse", description="Rows whose gold answer a reward cannot parse: refuse the file, or leave them out."
+    )
+    answer_format: Literal["last", "strict"] = Field(
+        "last",
+        description="strict: only what follows #### (gsm8k) or stands in <answer> tags (reasoning_gym) is an answer; last: else also the last number or line.",
+    )
+    generator: str | None = Field(None, description="reasoning_gym: the generator's name.")
+    parameters: dict[str, Any] = Field({}, description="reasoning_gym: table of the generator's own parameters.")
+    shots: int = Field(0, ge=0, description="reasoning_gym: solved examples before each question.")
     rewards: tuple[str, ...] = Field(
         (),
-        description='Reward functions "module:function" (TRL signature); empty = the task\'s own. Modules are also looked up beside the config file.',
+        description='Reward functions: "exact_match", "last_number", "strict_number", "math_verify", or "module:function" (TRL signature); empty = the task\'s own. Modules are also looked up beside the config file.',
     )
     reward_weights: tuple[float, ...] = Field((), description="One weight a reward function; empty = all 1.")
+    reward_timeout: float = Field(
+        10.0,
+        gt=0,
+        description="Seconds per completion. math_verify, reasoning_gym: a slower one has reward 0; a module's function that is slower on average ends the run.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskConfig:
@@ -72,10 +105,12 @@ class TaskConfig(Section):
             raise ValueError(
                 f"reward_weights has {len(self.reward_weights)} entries for {len(self.rewards)} reward functions"
             )
-        if self.name == "file" and not self.path:
-            raise ValueError('name = "file" needs path')
+        if self.name in ("file", "math", "tool_call") and not self.path:
+            raise ValueError(f'name = "{self.name}" needs path')
         if self.name == "file" and not self.rewards:
             raise ValueError('name = "file" needs rewards: one "module:function" at least, or "exact_match"')
+        if self.name == "reasoning_gym" and not self.generator:
+            raise ValueError('name = "reasoning_gym" needs generator, such as "chain_sum"')
         return self
 
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+Prompt = str | Sequence[Mapping[str, Any]]
+"""Plain text, or chat messages ({"role", "content", …}) for the model's chat template."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -13,9 +16,10 @@ class Problem:
 
     `columns` are the extra values a reward function receives by name (the gold answer among them).
     `value` is V(x), the expected reward under the policy that will sample, where the task knows it (oracle baseline).
+    `tools` are the function schemas that a chat template writes into the prompt.
     """
 
-    prompt: str | Sequence[Mapping[str, Any]]
+    prompt: Prompt
     columns: Mapping[str, Any] = field(default_factory=dict)
     value: float | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
