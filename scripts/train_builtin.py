@@ -160,7 +160,7 @@ def measure(policy: Policy, samples: int = 16) -> dict[str, object]:
     """Held-out sampled accuracy, pass@16 and greedy accuracy, in all and by kind."""
     task = Arithmetic(LOW, HIGH)
     problems = task.held_out
-    prompts = [p.prompt for p in problems]
+    prompts = [str(p.prompt) for p in problems]
 
     def hits(temperature: float, count: int) -> np.ndarray:
         settings = SamplingSettings(temperature, 1.0, 6, "", 512)

@@ -107,7 +107,7 @@ ON_POLICY = ["--sync-interval", "1", "--sync-offset", "0"]
         (["--top-p", "0.9"], "cuts the support"),
         (["--rewards", '["tiny_rewards:digit"]'], 'no function "digit"; did you mean "digits"'),
         (["--rewards", '["tinyrewards:digits"]'], 'no module "tinyrewards"; did you mean "tiny_rewards"'),
-        (["--model.path", "nowhere"], 'there is no folder "nowhere"'),
+        (["--model.path", "nowhere"], 'there is nothing at "nowhere"'),
         (["--model.path", "."], "cannot be loaded as a causal language model"),
         (["--offline", "nowhere"], "leave out sync_interval"),
         (["--offline", "nowhere", *ON_POLICY], "sampling.dynamic refills silent groups with fresh samples"),
