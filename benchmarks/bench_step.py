@@ -2,8 +2,9 @@
 
     make bench                       # writes benchmarks/results.json and docs/performance.md
     python benchmarks/bench_step.py --case natural --rounds 3
+    python benchmarks/bench_step.py --case real --model FOLDER --rounds 2 --steps 1
 
-Both train the same built-in model in float32 with the same prompts per step, G, length limit and number of threads;
+Both train the same model in float32 with the same prompts per step, G, length limit and number of threads;
 each round gives every contestant the same number of steps, so that a machine whose speed drifts drifts for all.
 Ratios are quoted round by round. Peak memory comes from a process of its own for each contestant.
 """
@@ -34,6 +35,7 @@ from delphic.training.loop import build_parts
 from delphic.training.metrics import Meter
 
 MODEL = Path(str(resources.files("delphic") / "assets" / "arithmetic"))
+BUDGET = {False: 16384, True: 2048}  # tokens a micro-batch, by Case.real
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,13 @@ class Case:
     completions: int
     max_new_tokens: int
     fixed: bool
+    real: bool = False  # the model of --model, prompts of about 200 tokens
 
 
 CASES = {
     "natural": Case("the arithmetic task as it is: natural stops, silent groups", 16, 16, 6, False),
     "fixed": Case("every completion 32 tokens, no silent group", 8, 16, 32, True),
+    "real": Case("a real model, prompts of about 200 tokens, every completion 64 tokens", 2, 16, 64, True, real=True),
 }
 
 
@@ -65,8 +69,12 @@ def delphic_contestant(case: Case, objective: Any) -> Callable[[], dict[str, flo
         {
             "objective": objective,
             "sampling": {k: v for k, v in asdict(case).items() if k in ("prompts", "completions", "max_new_tokens")},
-            "train": {"steps": 10_000, "learning_rate": 1e-6, "reference_every": 0},
+            "train": {"steps": 10_000, "learning_rate": 1e-6, "reference_every": 0, "token_budget": BUDGET[case.real]},
             "evaluation": {"problems": 0},
+            "model": {"path": str(MODEL)},
+            "task": {"name": "file", "path": str(long_prompts()), "answer_column": "answer", "rewards": ["exact_match"]}
+            if case.real
+            else {},
         },
         "bench",
     )
@@ -101,6 +109,19 @@ def delphic_contestant(case: Case, objective: Any) -> Callable[[], dict[str, flo
     return step
 
 
+def long_prompts() -> Path:
+    """A file of sums after many worked examples: prompts of about 200 tokens for a tokenizer that splits numbers."""
+    rng = np.random.default_rng(0)
+    path = Path(tempfile.gettempdir()) / f"delphic-bench-{os.getpid()}.jsonl"
+    rows = []
+    for _ in range(64):
+        pairs = rng.integers(10, 99, size=(17, 2)).tolist()
+        head = "".join(f"{a} + {b} = {a + b}\n" for a, b in pairs[:-1])
+        rows.append({"prompt": f"{head}{pairs[-1][0]} + {pairs[-1][1]} =", "answer": str(sum(pairs[-1]))})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def _fixed_reward(completions: list[str], **_: Any) -> list[float]:
     return [reward_of("", text, "", True) for text in completions]
 
@@ -114,7 +135,10 @@ def trl_contestant(case: Case) -> Callable[[int], list[float]]:
 
     from delphic.tasks import Arithmetic
 
-    problems = Arithmetic().train
+    problems = [(p.prompt, p.columns["answer"]) for p in Arithmetic().train]
+    if case.real:
+        rows = [json.loads(line) for line in long_prompts().read_text().splitlines()]
+        problems = [(row["prompt"], row["answer"]) for row in rows]
 
     def reward(prompts: list[str], completions: list[str], answer: list[str], **_: Any) -> list[float]:
         return [reward_of(p, c, a, case.fixed) for p, c, a in zip(prompts, completions, answer, strict=True)]
@@ -154,7 +178,7 @@ def trl_contestant(case: Case) -> Callable[[int], list[float]]:
             processing_class=AutoTokenizer.from_pretrained(MODEL),
             reward_funcs=reward,
             train_dataset=Dataset.from_dict(
-                {"prompt": [p.prompt for p in problems], "answer": [p.columns["answer"] for p in problems]}
+                {"prompt": [prompt for prompt, _ in problems], "answer": [answer for _, answer in problems]}
             ),
             args=arguments,
             callbacks=[clock],
@@ -180,7 +204,7 @@ def matmul_peak() -> float:
 
 def peak_memory(case: str, who: str) -> float:
     """MB, of a process that does three steps."""
-    command = [sys.executable, __file__, "--case", case, "--memory-of", who]
+    command = [sys.executable, __file__, "--case", case, "--memory-of", who, "--model", str(MODEL)]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(out.stdout.strip().splitlines()[-1])
 
@@ -189,8 +213,9 @@ def compare(name: str, rounds: int, steps: int) -> dict[str, Any]:
     """Times of delphic and TRL, round by round; the first step of each round warms up and is not counted."""
     case = CASES[name]
     ours, theirs = delphic_contestant(case, "grpo"), trl_contestant(case)
-    ours()
-    theirs(2)
+    if not case.real:  # whose steps are long enough to warm up within themselves
+        ours()
+        theirs(2)
     ratios, ours_s, theirs_s, split = [], [], [], []
     for _ in range(rounds):
         trl_times = theirs(steps + 1)[1:]
@@ -201,7 +226,7 @@ def compare(name: str, rounds: int, steps: int) -> dict[str, Any]:
         ours_s.append(b)
         ratios.append(a / b)
     completions = case.prompts * case.completions
-    parameters = sum(p.numel() for p in load_policy("builtin").parameters().values())
+    parameters = sum(p.numel() for p in load_policy(str(MODEL)).parameters().values())
     peak = matmul_peak()
     learn = sum(x["learn"] for x in split)
     flops = 6 * parameters * sum(x["learned_tokens"] for x in split)
@@ -244,12 +269,57 @@ def critic_cost(rounds: int, steps: int) -> dict[str, Any]:
     }
 
 
+def sampling_alone(fixed: bool, rounds: int) -> dict[str, Any]:
+    """Completions per second of the sampler against transformers' generate: the real case's prompts, 4 × 16 rows, 64
+    tokens each, or (natural) until a new line."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from delphic.policy.sampling import SamplingSettings, sample
+    from delphic.randomness import Purpose
+
+    policy = load_policy(str(MODEL))
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    prompts = [json.loads(line)["prompt"] for line in long_prompts().read_text().splitlines()[:4]]
+    stops = sorted(policy.tokens_containing("\n") | policy.eos)
+    if fixed:
+        policy.eos = set()
+    settings = SamplingSettings(1.0, 1.0, 64, "" if fixed else "\n", 512)
+    inputs = tokenizer([p for p in prompts for _ in range(16)], return_tensors="pt", padding=True)
+    ends = {"min_new_tokens": 64} if fixed else {"eos_token_id": stops}
+    ratios, ours_s, theirs_s, lengths = [], [], [], []
+    for number in range(rounds):
+        began = time.perf_counter()
+        with torch.inference_mode():
+            model.generate(**inputs, max_new_tokens=64, do_sample=True, top_k=0, top_p=1.0, **ends)
+        theirs = time.perf_counter() - began
+        began = time.perf_counter()
+        out = sample(policy, prompts, 16, settings, seed=0, purpose=Purpose.EVALUATE, step=number, rows=np.arange(64))
+        ours = time.perf_counter() - began
+        lengths += [len(t) for t in out.tokens]
+        ratios.append(theirs / ours)
+        ours_s.append(ours)
+        theirs_s.append(theirs)
+    return {
+        "stops": "fixed length" if fixed else "natural stops",
+        "rows": 64,
+        "mean_length": float(np.mean(lengths)),
+        "ratio_median": statistics.median(ratios),
+        "ratios": ratios,
+        "delphic_seconds": statistics.median(ours_s),
+        "generate_seconds": statistics.median(theirs_s),
+    }
+
+
 def memory_of(case: str, who: str) -> None:
+    steps = 1 if CASES[case].real else 3
     if who == "trl":
-        trl_contestant(CASES[case])(3)
+        trl_contestant(CASES[case])(steps)
     else:
         step = delphic_contestant(CASES[case], "grpo" if who == "delphic" else who)
-        for _ in range(3):
+        for _ in range(steps):
             step()
     # not getrusage: its maximum is inherited from the parent process; this one starts anew with the program
     status = Path("/proc/self/status").read_text()
@@ -260,8 +330,9 @@ PAGE = """# Performance
 
 *Written by `make bench`; edit `benchmarks/bench_step.py`, not this page.*
 
-Whole optimiser steps (sampling, rewarding, learning) of the built-in model against TRL {trl}'s GRPOTrainer: same
-prompts per step, G, length limit, float32, {threads} thread(s), in turn within one run. A ratio above 1 means that
+Whole optimiser steps (sampling, rewarding, learning) against TRL {trl}'s GRPOTrainer: the built-in model, and
+SmolLM2-135M where the row says so; same prompts per step, G, length limit, float32, {threads} thread(s), in turn within
+one run. A ratio above 1 means that
 delphic does more samples per second.
 
 | case | shape | delphic s/step | TRL s/step | samples/s, ratio (rounds) | peak memory, delphic / TRL |
@@ -279,6 +350,7 @@ Learning counts 6 × parameters × the learned share of all tokens (a prompt onc
 A critic (`a2c`: a value head on the prompt's last hidden state) against the leave-one-out baseline (`rloo`), same
 batch: {critic_time:.2f} × the time, {a2c_mb:.0f} against {rloo_mb:.0f} MB.
 
+{sampling}
 What makes the difference: a group's prompt goes through the model once, in sampling and in learning (its keys and
 values are repeated for the completions, and their gradients meet in it again), finished rows leave the batch, the cache
 grows in place, rows whose every gradient term is zero are not learned, padding is kept small by micro-batches of similar
@@ -308,6 +380,12 @@ def write_page(result: dict[str, Any], path: Path) -> None:
             split="\n".join(split),
             critic_time=critic["time_ratio_median"],
             a2c_mb=critic["a2c_peak_mb"],
+            sampling="".join(
+                f"Sampling alone against transformers' `generate`, real model, {s['rows']} rows, {s['stops']} "
+                f"({s['mean_length']:.1f} tokens on average): **{s['ratio_median']:.2f}** × the completions per second "
+                f"({', '.join(f'{r:.2f}' for r in s['ratios'])}).\n"
+                for s in result.get("sampling", [])
+            ),
             rloo_mb=critic["rloo_peak_mb"],
         ),
         encoding="utf-8",
@@ -320,8 +398,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--model", type=Path, help="folder of the real model; its case is left out without one")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    global MODEL
+    if options.case == "real" and options.model is None:
+        parser.error("--case real needs --model FOLDER")
+    if options.model is not None and options.case == "real":
+        MODEL = options.model
     torch.set_num_threads(options.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     np.random.seed(0)
@@ -330,18 +414,22 @@ def main() -> None:
         return
     from importlib.metadata import version
 
-    names = list(CASES) if options.case == "all" else [options.case]
-    result = {
-        "trl": version("trl"),
-        "torch": torch.__version__,
-        "cases": [compare(name, options.rounds, options.steps) for name in names],
-        "critic": critic_cost(options.rounds, options.steps),
-    }
-    print(json.dumps(result, indent=1))
-    if options.case == "all":
-        here = Path(__file__).resolve().parent
-        (here / "results.json").write_text(json.dumps(result, indent=1) + "\n")
-        write_page(result, here.parent / "docs" / "performance.md")
+    names = ["natural", "fixed"] if options.case == "all" else [options.case]
+    here = Path(__file__).resolve().parent
+    result = json.loads((here / "results.json").read_text())  # what is not measured now stays as it was
+    result |= {"trl": version("trl"), "torch": torch.__version__}
+    for name in names:
+        measured = compare(name, options.rounds, options.steps)
+        result["cases"] = [*(c for c in result["cases"] if c["case"] != name), measured]
+        print(json.dumps(measured, indent=1))
+    if "real" in names:
+        result["sampling"] = [sampling_alone(fixed, options.rounds) for fixed in (True, False)]
+        print(json.dumps(result["sampling"], indent=1))
+    if "natural" in names:
+        result["critic"] = critic_cost(options.rounds, options.steps)
+    result["cases"].sort(key=lambda c: list(CASES).index(c["case"]))
+    (here / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_page(result, here.parent / "docs" / "performance.md")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,9 @@ class SamplingConfig(Section):
     prompts: int = Field(16, ge=1, description="Prompts (groups) per step.")
     completions: int = Field(16, ge=1, description="Completions per prompt, G.")
     max_new_tokens: int = Field(8, ge=1, description="Length limit of a completion, tokens.")
+    max_prompt_tokens: int = Field(
+        0, ge=0, description="Leave out problems with longer prompts; 0 = leave out none: one too long ends the run."
+    )
     temperature: float = Field(1.0, gt=0, description="Sampling temperature; the learner scores at the same one.")
     top_p: float = Field(
         1.0, gt=0, le=1, description="Nucleus; below 1 only where no importance weight needs the full support."

@@ -13,15 +13,14 @@ class Tracked:
 
     def __init__(self, inner: Any, names: tuple[str, ...]) -> None:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-        from accelerate.utils import LoggerType
 
-        known = [str(kind.value) for kind in LOGGER_TYPE_TO_CLASS]
+        known = {str(getattr(kind, "value", kind)): made for kind, made in LOGGER_TYPE_TO_CLASS.items()}
         for name in names:
             if name not in known:
                 raise UserError(f'trackers: there is no tracker "{name}"{nearest(name, known)}')
         self.inner, self.names = inner, names
         self.trackers: list[Any] = []
-        self._classes = {name: LOGGER_TYPE_TO_CLASS[LoggerType(name)] for name in names}
+        self._classes = {name: known[name] for name in names}
 
     def start(self, config: RunConfig, done: int) -> None:
         self.inner.start(config, done)

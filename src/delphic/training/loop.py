@@ -27,6 +27,7 @@ from delphic.training.generate import Generated, Generator, Recorded, batch_metr
 from delphic.training.lag import consumers, source_step
 from delphic.training.learner import LocalLearner, NonFiniteError
 from delphic.training.metrics import Meter
+from delphic.training.prompts import Fitting, fitting
 from delphic.training.protocols import Learner, Sampler
 from delphic.training.run_folder import RunFolder
 from delphic.training.sampler import LocalSampler
@@ -77,6 +78,8 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
     adapters = weights if config.model.lora_rank else None
     team = join()
     policy = load_policy(model if adapters or not weights else str(weights), config.model, adapters, config.seed)
+    if config.train.offline is None:
+        task = fitting(task, policy, config.sampling)
     learner = LocalLearner(policy, config, lambda: load_policy(model, config.model), team)
     if weights:
         learner.load(weights)
@@ -110,6 +113,11 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         run.begin()  # nothing is written before all that the config names has been found good
         run.cut_logs(done if checkpoint else -1)
         display.start(config, done)
+        task = parts.source.task if isinstance(parts.source, Generator) else None
+        if isinstance(task, Fitting) and task.left_out:
+            display.message(
+                f"left out: {task.left_out} problems with more than {config.sampling.max_prompt_tokens} tokens"
+            )
         if expected is not None:
             display.message(expected.sentence())
         with interruptible() as interrupted:
