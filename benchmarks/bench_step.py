@@ -269,7 +269,21 @@ def critic_cost(rounds: int, steps: int) -> dict[str, Any]:
     }
 
 
-def sampling_alone(fixed: bool, rounds: int) -> dict[str, Any]:
+def vllm_seconds(prompts: list[str], stop: str, rounds: int, python: str) -> list[float]:
+    """Seconds a round of vLLM's CPU build on the same prompts, in its own environment and with as many threads."""
+    threads = str(torch.get_num_threads())
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(prompts, file)
+        file.flush()
+        command = [python, str(Path(__file__).with_name("sample_vllm.py")), str(MODEL), file.name, str(rounds)]
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "VLLM_CPU_OMP_THREADS_BIND": f"0-{int(threads) - 1}"}
+        done = subprocess.run([*command, *([stop] if stop else [])], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"vLLM failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def sampling_alone(fixed: bool, rounds: int, vllm_python: str | None) -> dict[str, Any]:
     """Completions per second of the sampler against transformers' generate: the real case's prompts, 4 × 16 rows, 64
     tokens each, or (natural) until a new line."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -302,7 +316,9 @@ def sampling_alone(fixed: bool, rounds: int) -> dict[str, Any]:
         ratios.append(theirs / ours)
         ours_s.append(ours)
         theirs_s.append(theirs)
+    vllm = vllm_seconds(prompts, "" if fixed else "\n", rounds, vllm_python) if vllm_python else []
     return {
+        "vllm_seconds": statistics.median(vllm) if vllm else None,
         "stops": "fixed length" if fixed else "natural stops",
         "rows": 64,
         "mean_length": float(np.mean(lengths)),
@@ -383,7 +399,13 @@ def write_page(result: dict[str, Any], path: Path) -> None:
             sampling="".join(
                 f"Sampling alone against transformers' `generate`, real model, {s['rows']} rows, {s['stops']} "
                 f"({s['mean_length']:.1f} tokens on average): **{s['ratio_median']:.2f}** × the completions per second "
-                f"({', '.join(f'{r:.2f}' for r in s['ratios'])}).\n"
+                f"({', '.join(f'{r:.2f}' for r in s['ratios'])})"
+                + (
+                    f"; vLLM's CPU build, whole rounds after a warm-up: {s['vllm_seconds']:.1f} s against our "
+                    f"{s['delphic_seconds']:.1f} s.\n\n"
+                    if s.get("vllm_seconds")
+                    else ".\n\n"
+                )
                 for s in result.get("sampling", [])
             ),
             rloo_mb=critic["rloo_peak_mb"],
@@ -399,6 +421,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", type=Path, help="folder of the real model; its case is left out without one")
+    parser.add_argument(
+        "--vllm", metavar="PYTHON", help="interpreter of an environment with vllm-cpu, to sample against"
+    )
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     global MODEL
@@ -423,7 +448,7 @@ def main() -> None:
         result["cases"] = [*(c for c in result["cases"] if c["case"] != name), measured]
         print(json.dumps(measured, indent=1))
     if "real" in names:
-        result["sampling"] = [sampling_alone(fixed, options.rounds) for fixed in (True, False)]
+        result["sampling"] = [sampling_alone(fixed, options.rounds, options.vllm) for fixed in (True, False)]
         print(json.dumps(result["sampling"], indent=1))
     if "natural" in names:
         result["critic"] = critic_cost(options.rounds, options.steps)
