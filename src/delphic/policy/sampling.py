@@ -30,6 +30,9 @@ class Completions:
 
 @dataclass(frozen=True)
 class SamplingSettings:
+    """How completions are drawn. Temperature 0 takes the likeliest token (of equal ones the lowest id) and records its
+    log-prob at temperature 1 and no nucleus, as the distribution itself would be a point."""
+
     temperature: float
     top_p: float
     max_new_tokens: int
@@ -56,15 +59,7 @@ def sample(
     Raises:
         UserError: an empty prompt, or one that leaves no room in the model's context.
     """
-    encoded = [policy.encode(prompt) for prompt in prompts]
-    for prompt, ids in zip(prompts, encoded, strict=True):
-        if len(ids) == 0:
-            raise UserError(f"prompt {prompt!r} has no tokens; a prompt must not be empty")
-        if policy.context is not None and len(ids) + settings.max_new_tokens > policy.context:
-            raise UserError(
-                f"a prompt of {len(ids)} tokens and {settings.max_new_tokens} new ones exceed the model's context "
-                f"of {policy.context}; lower sampling.max_new_tokens or shorten the prompt: {prompt[:60]!r}…"
-            )
+    encoded = encode_prompts(policy, prompts, settings.max_new_tokens)
     stops = set(policy.eos)
     if settings.stop:
         stops |= policy.tokens_containing(settings.stop)
@@ -91,6 +86,24 @@ def sample(
     )
 
 
+def encode_prompts(policy: Policy, prompts: Sequence[str], max_new_tokens: int) -> list[np.ndarray]:
+    """Token ids of each prompt.
+
+    Raises:
+        UserError: an empty prompt, or one that leaves no room for `max_new_tokens` in the model's context.
+    """
+    encoded = [policy.encode(prompt) for prompt in prompts]
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if len(ids) == 0:
+            raise UserError(f"prompt {prompt!r} has no tokens; a prompt must not be empty")
+        if policy.context is not None and len(ids) + max_new_tokens > policy.context:
+            raise UserError(
+                f"a prompt of {len(ids)} tokens and {max_new_tokens} new ones exceed the model's context "
+                f"of {policy.context}; lower sampling.max_new_tokens or shorten the prompt: {prompt[:60]!r}…"
+            )
+    return encoded
+
+
 @torch.inference_mode()
 def _decode(
     policy: Policy,
@@ -101,7 +114,7 @@ def _decode(
     uniforms: torch.Tensor,
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Tokens, log-probs and entropies of len(prompts) × count rows."""
-    limit = settings.max_new_tokens
+    limit, greedy = settings.max_new_tokens, settings.temperature == 0
     n = len(prompts) * count
     prefix = policy.prefill(prompts)
     prefix.select(torch.arange(len(prompts)).repeat_interleave(count))  # the group shares one prefill
@@ -112,11 +125,13 @@ def _decode(
     running = torch.ones(n, dtype=torch.bool)  # rows of the running batch that have not ended
     stop_ids = torch.tensor(sorted(stops))
     for t in range(limit):
-        logp_V = torch.log_softmax(policy.logits(prefix.last) / settings.temperature, -1)
-        if settings.top_p < 1:
+        logits_V = policy.logits(prefix.last)
+        logp_V = torch.log_softmax(logits_V / (1 if greedy else settings.temperature), -1)
+        if settings.top_p < 1 and not greedy:
             logp_V = _nucleus(logp_V, settings.top_p)
         probability = logp_V.exp()
-        drawn = _inverse_cdf(probability, uniforms[alive, t])
+        # of the logits: equal ones only; log-probs may become equal by rounding
+        drawn = logits_V.argmax(-1) if greedy else _inverse_cdf(probability, uniforms[alive, t])
         here = alive[running].numpy()
         chosen = logp_V.gather(-1, drawn[:, None])[:, 0]
         entropy = torch.special.entr(probability).sum(-1)

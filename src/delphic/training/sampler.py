@@ -15,12 +15,14 @@ from delphic.training.protocols import Learner
 
 
 class LocalSampler:
-    """Samples from a policy of this process: the learner's own (no copy is made), or a second one."""
+    """Samples from a policy of this process: the learner's own (no copy is made), or a second one.
 
-    def __init__(self, policy: Policy, config: RunConfig) -> None:
+    `settings` are the config's, unless others are given."""
+
+    def __init__(self, policy: Policy, config: RunConfig, settings: SamplingSettings | None = None) -> None:
         self.policy, self.seed, self.version = policy, config.seed, 0
         s = config.sampling
-        self.settings = SamplingSettings(s.temperature, s.top_p, s.max_new_tokens, s.stop, s.batch_rows)
+        self.settings = settings or SamplingSettings(s.temperature, s.top_p, s.max_new_tokens, s.stop, s.batch_rows)
 
     @torch.no_grad()
     def sync(self, learner: Learner) -> None:
