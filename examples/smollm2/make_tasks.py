@@ -3,7 +3,7 @@
     python examples/smollm2/make_tasks.py FOLDER
 
 Each becomes FOLDER/NAME.jsonl with the columns `prompt` and `answer`: four worked examples, then a question; the answer
-is what the next line must be. All questions of a task are distinct, and none is one of its worked examples.
+is what the next line must be. FOLDER/NAME.toml beside it is what `delphic eval --tasks` reads. All questions of a task are distinct, and none is one of its worked examples.
 """
 
 from __future__ import annotations
@@ -70,6 +70,20 @@ TASKS: dict[str, Draw] = {
 }
 
 
+CONFIG = """[task]
+name = "file"
+path = "{name}.jsonl"
+answer_column = "answer"
+rewards = ["exact_match"]
+held_out_share = 0.3
+
+[sampling]
+max_new_tokens = 5
+temperature = 0.7
+stop = "\\n"
+"""
+
+
 def make(name: str, count: int = 400, shots: int = 4) -> list[dict[str, str]]:
     """At most `count` distinct problems, fewer where the task has no more."""
     rng = random.Random(name)
@@ -87,4 +101,5 @@ if __name__ == "__main__":
     for name in TASKS:
         rows = make(name)
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / f"{name}.toml").write_text(CONFIG.format(name=name), encoding="utf-8")
         print(f"{folder / name}.jsonl: {len(rows)} problems")

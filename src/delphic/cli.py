@@ -21,6 +21,9 @@ during
   train       run a config: delphic train CONFIG.toml [--section.key value ...]
   export      the same config for TRL or verl, with delphic's objective inside
 
+after
+  eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
+
 delphic COMMAND --help tells more of each."""
 
 
@@ -117,7 +120,47 @@ def export(arguments: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS = {"train": train, "objective": objective, "export": export}
+def evaluate(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic eval",
+        description="Measure a model on the held-out problems of tasks, and what changed since another one.",
+    )
+    parser.add_argument("model", metavar="MODEL", help='a model (folder, .gguf, hub name, "builtin") or a run folder')
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        required=True,
+        metavar="SPEC",
+        help="arithmetic, benchmark=PATH, config.toml or label=config.toml",
+    )
+    parser.add_argument("--checkpoint", help="of a run folder: best (the default), last, or a step")
+    parser.add_argument("--before", metavar="MODEL", help="compare with this model, or an earlier result (.json)")
+    parser.add_argument("--trained-on", metavar="SPEC", help="show the gains by the tasks' distance from this one")
+    parser.add_argument("--problems", type=int, default=200, metavar="N", help="held-out problems; 0 = all (200)")
+    parser.add_argument("--samples", type=int, metavar="K", help="completions of each (4; 1 if greedy)")
+    parser.add_argument("--pass-at", metavar="K,K", help="pass@k for these k (1 and the samples)")
+    parser.add_argument(
+        "--greedy", action="store_true", help="the likeliest token each time; temperature 0 is the same"
+    )
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--max-new-tokens", type=int)
+    parser.add_argument("--stop", help="a token whose text contains this ends the completion")
+    parser.add_argument(
+        "--chat", action="store_true", help="put prompts into the model's chat template (a run: as trained)"
+    )
+    parser.add_argument("--seed", type=int, help="decides the samples (0, or the config's)")
+    parser.add_argument("--threads", type=int, help="CPU threads")
+    parser.add_argument("--batch-rows", type=int, help="completions decoded at once (64)")
+    parser.add_argument("--output", type=Path, metavar="FILE.json", help="keep the result, for a later --before")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands import run_eval
+
+    return run_eval(known)
+
+
+COMMANDS = {"train": train, "objective": objective, "export": export, "eval": evaluate}
 
 
 if __name__ == "__main__":

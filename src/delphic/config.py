@@ -312,12 +312,24 @@ def make_config(content: Mapping[str, Any], where: str) -> RunConfig:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        text = first["msg"].removeprefix("Value error, ")
-        if first["type"] != "value_error":
-            text = f"{text[0].lower()}{text[1:]}, got {first['input']!r}"
-        raise UserError(f"{where}: {place + ': ' if place else ''}{text}") from None
+        raise _first_mistake(error, where) from None
+
+
+def make_sampling(content: Mapping[str, Any], where: str) -> SamplingConfig:
+    """A SamplingConfig of its own, outside a run: no objective has a say in it."""
+    try:
+        return SamplingConfig(**content)
+    except ValidationError as error:
+        raise _first_mistake(error, where) from None
+
+
+def _first_mistake(error: ValidationError, where: str) -> UserError:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    text = first["msg"].removeprefix("Value error, ")
+    if first["type"] != "value_error":
+        text = f"{text[0].lower()}{text[1:]}, got {first['input']!r}"
+    return UserError(f"{where}: {place + ': ' if place else ''}{text}")
 
 
 def _refuse_unknown(model: type[BaseModel], content: Mapping[str, Any], where: str, path: tuple[str, ...]) -> None:

@@ -182,3 +182,23 @@ def test_prompts_that_cannot_be_sampled_are_refused(policy: Policy) -> None:
         draw(policy, ["1+1=", ""])
     with pytest.raises(UserError, match="context of 64"):
         draw(policy, ["1+" * 30 + "1="])
+
+
+def test_temperature_0_takes_the_likeliest_token_and_records_its_log_prob_at_temperature_1(policy: Policy) -> None:
+    out = draw(policy, PROMPTS, count=2, temperature=0.0, top_p=0.3)
+    for row, prompt in enumerate(out.prompt_tokens):
+        assert np.array_equal(out.tokens[row], out.tokens[row - row % 2]), "nothing is drawn"
+        for t, token in enumerate(out.tokens[row]):
+            ids = torch.from_numpy(np.concatenate([prompt, out.tokens[row][:t]])).long()[None]
+            with torch.no_grad():
+                logp = torch.log_softmax(policy.model(input_ids=ids).logits[0, -1].float(), -1)
+            assert logp[token] >= logp.max() - 1e-5
+            assert out.logp[row][t] == pytest.approx(float(logp[token]), abs=1e-4)
+
+
+def test_of_equally_likely_tokens_the_lowest_id_is_taken(tmp_path: Path) -> None:
+    policy = load_policy(str(make_tiny_model(tmp_path)))
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.zero_()
+    assert all((tokens == 0).all() for tokens in draw(policy, PROMPTS, temperature=0.0).tokens)

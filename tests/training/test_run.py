@@ -16,8 +16,8 @@ from delphic.config import make_config
 from delphic.errors import UserError
 from delphic.policy.load import load_policy
 from delphic.rollouts import Rollouts
+from delphic.statistics.evaluation import clustered_interval
 from delphic.statistics.informative import expected_silent_share, informative_chance, silent_share
-from delphic.training.evaluate import clustered_interval
 from delphic.training.generate import GROUP_STRIDE
 from delphic.training.learner import LocalLearner, NonFiniteError
 from delphic.training.loop import build_parts, train

@@ -31,6 +31,9 @@ class Completions:
 
 @dataclass(frozen=True)
 class SamplingSettings:
+    """How completions are drawn. Temperature 0 takes the likeliest token (of equal ones the lowest id) and records its
+    log-prob at temperature 1 and no nucleus, as the distribution itself would be a point."""
+
     temperature: float
     top_p: float
     max_new_tokens: int
@@ -58,15 +61,7 @@ def sample(
     Raises:
         UserError: an empty prompt, or one that leaves no room in the model's context.
     """
-    encoded = [policy.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    for ids in encoded:
-        if len(ids) == 0:
-            raise UserError("a prompt has no tokens; a prompt must not be empty")
-        if policy.context is not None and len(ids) + settings.max_new_tokens > policy.context:
-            raise UserError(
-                f"a prompt of {len(ids)} tokens and {settings.max_new_tokens} new ones exceed the model's context "
-                f"of {policy.context}; lower sampling.max_new_tokens or shorten the prompt: {policy.decode(ids)[:60]!r}…"
-            )
+    encoded = encode_prompts(policy, prompts, settings.max_new_tokens)
     stops = set(policy.eos)
     if settings.stop:
         stops |= policy.tokens_containing(settings.stop)
@@ -88,6 +83,24 @@ def sample(
         truncated=~np.array(ended, dtype=bool),
         text=[policy.decode(t) for t in drawn.tokens],
     )
+
+
+def encode_prompts(policy: Policy, prompts: Sequence[str | np.ndarray], max_new_tokens: int) -> list[np.ndarray]:
+    """Token ids of each prompt.
+
+    Raises:
+        UserError: an empty prompt, or one that leaves no room for `max_new_tokens` in the model's context.
+    """
+    encoded = [policy.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    for ids in encoded:
+        if len(ids) == 0:
+            raise UserError("a prompt has no tokens; a prompt must not be empty")
+        if policy.context is not None and len(ids) + max_new_tokens > policy.context:
+            raise UserError(
+                f"a prompt of {len(ids)} tokens and {max_new_tokens} new ones exceed the model's context "
+                f"of {policy.context}; lower sampling.max_new_tokens or shorten the prompt: {policy.decode(ids)[:60]!r}…"
+            )
+    return encoded
 
 
 class _Drawn(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,9 @@ import numpy as np
 
 from delphic.config import RunConfig
 from delphic.randomness import Purpose
-from delphic.tasks import RewardFunction, Task
+from delphic.rollouts import Rollouts
+from delphic.statistics.evaluation import estimate, problem_means
+from delphic.tasks import Problem, RewardFunction, Task
 from delphic.training.generate import rollout
 from delphic.training.protocols import Sampler
 
@@ -45,30 +46,24 @@ def evaluate_policy(
     if not problems:
         return None
     samples = config.evaluation.samples
-    rows = np.arange(len(problems) * samples)
-    rollouts = rollout(sampler, rewards, problems, samples, Purpose.EVALUATE, 0, rows)
+    rollouts = sample_held_out(sampler, rewards, problems, samples)
     reward_PS = rollouts.reward.reshape(len(problems), samples)
-    counted = np.isfinite(reward_PS).any(axis=1)
+    means = problem_means(reward_PS)
+    counted = np.isfinite(means)
     if not counted.any():
         return None
-    means = np.nanmean(reward_PS[counted], axis=1)
-    low, high = clustered_interval(means)
+    accuracy = estimate(means)
     solved = float((np.nan_to_num(reward_PS[counted]).max(axis=1) > 0).mean())
-    return Evaluation(float(means.mean()), low, high, solved, int(counted.sum()), samples)
+    return Evaluation(accuracy.mean, accuracy.low, accuracy.high, solved, accuracy.problems, samples)
 
 
-def clustered_interval(means: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the mean of independent per-problem means.
+def sample_held_out(
+    sampler: Sampler, rewards: Sequence[RewardFunction], problems: Sequence[Problem], samples: int, first: int = 0
+) -> Rollouts:
+    """`samples` rewarded completions of each problem, which are numbers `first`, `first` + 1, … of all held-out ones.
 
-    Means within [0, 1]: Wilson's interval at the effective sample size p(1 − p)/se², which stays honest at 0 and 1.
-    Otherwise the normal one. A single problem gives the value itself.
+    A completion's random numbers depend on the seed and on its own number alone: two policies are paired, and so are
+    parts of the problems with the whole.
     """
-    n, centre, z = len(means), float(means.mean()), 1.96
-    error2 = float(means.var(ddof=1)) / n if n > 1 else math.inf
-    if means.min() >= 0 and means.max() <= 1:
-        effective = centre * (1 - centre) / error2 if 0 < error2 < math.inf else float(n)
-        middle = (centre + z**2 / (2 * effective)) / (1 + z**2 / effective)
-        half = z / (1 + z**2 / effective) * math.sqrt(centre * (1 - centre) / effective + z**2 / (4 * effective**2))
-        return max(0.0, middle - half), min(1.0, middle + half)
-    half = z * math.sqrt(error2) if n > 1 else 0.0
-    return centre - half, centre + half
+    rows = np.arange(first * samples, (first + len(problems)) * samples)
+    return rollout(sampler, rewards, problems, samples, Purpose.EVALUATE, 0, rows)

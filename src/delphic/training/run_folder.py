@@ -221,6 +221,39 @@ class RunFolder:
         return Checkpoint(folders[-1], int(state["step"]), state)
 
 
+def is_run(path: Path) -> bool:
+    return (path / "config.json").is_file() and (path / "checkpoints").is_dir()
+
+
+def find_checkpoint(run: Path, which: str | None) -> Path:
+    """The model folder of a run's `best`, `last` or numbered checkpoint; None: the best, or the last where none is best.
+
+    Looks and writes nothing, so a run may be under way.
+
+    Raises:
+        UserError: there is no such checkpoint (names those that there are).
+    """
+    folders = {int(f.name.removeprefix("step_")): f for f in sorted((run / "checkpoints").glob("step_*"))}
+    if not folders:
+        raise UserError(f"{run} holds no checkpoint yet")
+    best = run / "checkpoints" / "best.json"
+    if which in (None, "best") and best.exists():
+        step = int(read_json(best)["step"])
+    elif which == "best":
+        raise UserError(
+            f"{run} has no best checkpoint: no evaluation was better than the one before training; take --checkpoint last"
+        )
+    elif which in (None, "last"):
+        step = max(folders)
+    elif which.isdecimal():
+        step = int(which)
+    else:
+        raise UserError(f'--checkpoint must be "last", "best" or the number of a step, got "{which}"')
+    if step not in folders:
+        raise UserError(f"{run} has no checkpoint of step {step}; valid: {', '.join(map(str, folders))}, best, last")
+    return folders[step]
+
+
 def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -18,13 +18,19 @@ from delphic.training.team import Team
 
 class LocalSampler:
     """Samples from a policy of this process: the learner's own (no copy is made), or a second one. Of several processes,
-    each samples its share of the prompts."""
+    each samples its share of the prompts. `settings` are the config's, unless others are given."""
 
-    def __init__(self, policy: Policy, config: RunConfig, team: Team | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: RunConfig,
+        team: Team | None = None,
+        settings: SamplingSettings | None = None,
+    ) -> None:
         self.team = team or Team()
         self.policy, self.seed, self.version = policy, config.seed, 0
         s = config.sampling
-        self.settings = SamplingSettings(s.temperature, s.top_p, s.max_new_tokens, s.stop, s.batch_rows)
+        self.settings = settings or SamplingSettings(s.temperature, s.top_p, s.max_new_tokens, s.stop, s.batch_rows)
 
     @torch.no_grad()
     def sync(self, learner: Learner) -> None:
