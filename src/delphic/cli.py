@@ -19,6 +19,7 @@ before a run
 
 during
   train       run a config: delphic train CONFIG.toml [--section.key value ...]
+  convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
   export      the same config for TRL or verl, with delphic's objective inside
 
 after
@@ -160,7 +161,22 @@ def evaluate(arguments: Sequence[str]) -> int:
     return run_eval(known)
 
 
-COMMANDS = {"train": train, "objective": objective, "export": export, "eval": evaluate}
+def convert(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic convert",
+        description="Write a model as a plain folder that transformers loads: a GGUF file unpacked, adapters merged.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a .gguf file, a folder of adapters, a run folder, a hub name")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where to; must not be there yet")
+    parser.add_argument("--checkpoint", help="of a run folder: best (the default), last, or a step")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    known = parser.parse_args(arguments)
+    from delphic.commands import run_convert
+
+    return run_convert(known)
+
+
+COMMANDS = {"train": train, "convert": convert, "objective": objective, "export": export, "eval": evaluate}
 
 
 if __name__ == "__main__":

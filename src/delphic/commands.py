@@ -232,3 +232,19 @@ def run_objective(options: argparse.Namespace) -> int:
     for note in result["notes"]:
         console.print(f"· {note}")
     return 0
+
+
+def run_convert(options: argparse.Namespace) -> int:
+    """Load any model and save it plain."""
+    _need_torch("convert")
+    from delphic.config import ModelConfig
+    from delphic.evaluation.run import model_folder
+    from delphic.policy.load import load_policy
+
+    if options.folder.exists():
+        raise UserError(f"convert: {options.folder} is already there; name a new folder")
+    policy = load_policy(model_folder(options.model, options.checkpoint), ModelConfig(dtype=options.dtype))
+    policy.save(options.folder)
+    numbers = sum(p.numel() for p in policy.model.parameters())
+    print(f"{options.folder}: {numbers / 1e6:.1f} million parameters, {options.dtype}")
+    return 0

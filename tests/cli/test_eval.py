@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -210,18 +208,14 @@ def test_a_benchmark_by_name(
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) + "\n" for i in range(20)))
-    fake = ModuleType("delphic.tasks.benchmarks")
 
     def benchmark(name: str, path: str) -> TaskConfig:
         assert name == "sums"
         return TaskConfig(name="file", path=path, answer_column="answer", rewards=("exact_match",), held_out_share=0.9)
 
-    fake.benchmark = benchmark  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "delphic.tasks.benchmarks", fake)
+    monkeypatch.setattr("delphic.evaluation.specs.benchmark", benchmark)
     arguments = ["builtin", "--tasks", f"sums={rows}", "--samples", "1", "--max-new-tokens", "4"]
     assert evaluated(capsys, *arguments, "--problems", "0")["tasks"]["sums"]["problems"] == 18
-    monkeypatch.setitem(sys.modules, "delphic.tasks.benchmarks", None)
-    assert "benchmarks are not installed" in refused(capsys, *arguments)
 
 
 def test_damaged_weights_are_said_to_be_damaged(
