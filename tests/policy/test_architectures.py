@@ -96,6 +96,18 @@ def test_what_was_sampled_is_what_is_scored(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_greedy_decoding_is_the_generate_of_transformers(kind: str, tmp_path: Path) -> None:
+    name, changes = KINDS[kind]
+    policy = load_policy(make(tmp_path / "model", name, changes))
+    settings = SamplingSettings(0.0, 1.0, max_new_tokens=10, stop="", batch_rows=512)
+    ours = sample(policy, PROMPTS, 1, settings, seed=0, purpose=Purpose.EVALUATE, step=0, rows=np.arange(len(PROMPTS)))
+    for prompt, tokens in zip(PROMPTS, ours.tokens, strict=True):
+        ids = torch.from_numpy(policy.encode(prompt)).long()[None]
+        theirs = policy.model.generate(ids, max_new_tokens=10, do_sample=False, eos_token_id=sorted(policy.eos))
+        assert theirs[0, ids.shape[1] :].tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_prompt_shared_by_its_completions_gives_the_loss_and_gradient_of_rows_alone(
     kind: str, tmp_path: Path
 ) -> None:

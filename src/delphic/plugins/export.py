@@ -33,8 +33,16 @@ def objective_choices(config: RunConfig) -> dict[str, Any]:
 
 def not_carried(config: RunConfig, host: str) -> list[str]:
     """Settings of this run that the host has no place for."""
-    s, t = config.sampling, config.train
+    s, t, m = config.sampling, config.train, config.model
     out = []
+    if m.lora_rank and host == "trl":
+        out.append(f"LoRA of rank {m.lora_rank}: give the trainer a peft_config")
+    if m.chat or m.system:
+        out.append("the chat template and system message: give the data set's prompts as messages")
+    if s.max_prompt_tokens and host == "trl":
+        out.append(f"prompts longer than {s.max_prompt_tokens} tokens: leave them out of the data set")
+    if config.trackers:
+        out.append(f"trackers {', '.join(config.trackers)}")
     if t.sync_interval > 1 or t.sync_offset > 0:
         out.append(f"lag: sync_interval = {t.sync_interval}, sync_offset = {t.sync_offset}")
     if t.offline:
@@ -81,6 +89,8 @@ def to_trl(config: RunConfig) -> str:
         "max_grad_norm": t.max_grad_norm,
         "beta": config.objective.kl_coefficient if config.objective.uses_kl_loss else 0.0,
         "disable_dropout": True,
+        "bf16": config.model.dtype == "bfloat16",
+        "gradient_checkpointing": config.model.gradient_checkpointing,
         "logging_steps": 1,
     }
     lines = [f"# {config.objective.name} in TRL, written by `delphic export`."]
@@ -134,7 +144,13 @@ def to_verl(config: RunConfig) -> str:
         "actor_rollout_ref.actor.optim.weight_decay": t.weight_decay,
         "trainer.total_training_steps": t.steps,
         "actor_rollout_ref.model.path": _model_folder(config),
+        "actor_rollout_ref.model.enable_gradient_checkpointing": config.model.gradient_checkpointing,
     }
+    if config.model.lora_rank:
+        settings["actor_rollout_ref.model.lora_rank"] = config.model.lora_rank
+        settings["actor_rollout_ref.model.lora_alpha"] = config.model.lora_alpha or 2 * config.model.lora_rank
+    if s.max_prompt_tokens:
+        settings["data.max_prompt_length"] = s.max_prompt_tokens
     if s.prompts % t.minibatches:
         raise UserError(
             f"export: verl splits prompts evenly; train.minibatches = {t.minibatches} does not divide {s.prompts}"
