@@ -98,7 +98,7 @@ def run_evaluation(request: Request, progress: Progress) -> dict[str, Any]:
     elif request.before is not None:
         second = model_folder(request.before, None)
         if second != "builtin" and not Path(second).exists() and second.count("/") != 1:
-            raise UserError(f'--before: there is no folder "{second}"; give a model, a run folder or a result (.json)')
+            raise UserError(f'--before: there is nothing at "{second}"; give a model, a run folder or a result (.json)')
     policy = load_policy(folder, model_settings(request.model, request.chat))
     counts = {exam.label: token_counts(_encode(policy, exam)) for exam in request.exams}
     trained_counts = None if request.trained_on is None else token_counts(_encode(policy, request.trained_on))
