@@ -1,23 +1,383 @@
-"""Scores ∇ log π(y) of a model's completions."""
+"""Scores S_i = ∇ log π(y_i) of a model's completions: exact Gram matrices from one backward pass, and their sums.
+
+What a token adds to a weight's gradient is an outer product: of the output's gradient and the input of a linear layer,
+of an id's unit vector and the output's gradient of an embedding. So S_i · S_j = Σ_{t,s} (l_it · l_js)(r_it · r_js), and no
+gradient of a completion need ever be stored. A weight that two layers share (a tied head) adds their cross terms.
+Theory section 1; held against a loop of backward passes in float64.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import torch
+from torch import nn
+from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
 
-from delphic.policy.logprobs import score
+from delphic.errors import UserError
+from delphic.policy.logprobs import pad_rows
 from delphic.policy.model import Policy
 from delphic.rollouts import Rollouts
 
+NUMBERS = 1 << 26  # of one weight, products or gradients exist for at most so many at a time
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """Of one group of G completions.
+
+    gram [G, G]: S_i · S_j, float64 (S_i · P S_j with a preconditioner P). sketch [K]: of Σ_i w_i S_i, or None; inner
+    products of sketches estimate those of the vectors without bias, to about 1/√K of their lengths.
+    """
+
+    gram: np.ndarray
+    sketch: np.ndarray | None = None
+
+
+def group_scores(
+    policy: Policy,
+    prompt: np.ndarray,
+    tokens: Sequence[np.ndarray],
+    loss_mask: Sequence[np.ndarray],
+    temperature: float,
+    *,
+    only: Sequence[str] | None = None,
+    precondition: Mapping[str, torch.Tensor] | None = None,
+    weights: np.ndarray | None = None,
+    sketch: int = 0,
+    seed: int = 0,
+) -> GroupScores:
+    """Scores of the completions of one prompt, from ONE backward pass over plain rows.
+
+    Args:
+        prompt [P]; tokens, loss_mask: G × [T_i].
+        only: names of the parameters that count (default: all that are trained).
+        precondition: a factor for each number of each parameter, such as 1/(√v̂ + ε) of Adam.
+        weights, sketch, seed: w [G], the length K of the sketch (0 = none) and the seed of its hashing.
+
+    Raises:
+        UserError: a parameter belongs to a layer of a kind that this cannot do, by name.
+    """
+    wanted = {id(p): name for name, p in policy.parameters().items() if only is None or name in only}
+    record = _Record(wanted, len(tokens), precondition, weights, sketch, seed)
+    with record.hooked(policy.model):
+        record.backward(policy, prompt, tokens, loss_mask, temperature)
+    return GroupScores(record.gram.numpy(), record.sketched.numpy() if sketch else None)
+
 
 def score_norms(policy: Policy, rollouts: Rollouts, temperature: float) -> np.ndarray:
-    """[N] ‖∇ log π(y)‖² over all trainable parameters, the loss mask's tokens summed; one backward pass a completion."""
-    parameters = list(policy.parameters().values())
+    """[N] ‖∇ log π(y)‖² over all trainable parameters, the loss mask's tokens summed."""
     out = np.zeros(len(rollouts))
-    for i in range(len(rollouts)):
-        part = rollouts.select([i])
-        logp = score(policy, part.prompt_tokens, part.tokens, temperature).logp
-        mask = torch.from_numpy(part.loss_mask[0]).to(logp.dtype)
-        gradients = torch.autograd.grad((logp[0] * mask).sum(), parameters, allow_unused=True)
-        out[i] = sum(float(g.double().square().sum()) for g in gradients if g is not None)
+    for group in np.unique(rollouts.group):
+        rows = np.flatnonzero(rollouts.group == group)
+        part = rollouts.select(rows)
+        out[rows] = np.diag(group_scores(policy, part.prompt_tokens[0], part.tokens, part.loss_mask, temperature).gram)
     return out
+
+
+@dataclass(frozen=True)
+class _Outer:
+    """A weight's gradient as Σ_n left_n ⊗ right_n over n tokens, of which owner_n is the completion.
+
+    left: [n, rows], or [n] the numbers of rows where it is a unit vector. right: [n, columns]. owner: [n].
+    """
+
+    left: torch.Tensor
+    right: torch.Tensor
+    owner: torch.Tensor
+
+
+@dataclass
+class _Record:
+    """Collects, weight by weight, what the backward pass brings, and lets go of it as soon as a weight is complete."""
+
+    wanted: Mapping[int, str]
+    count: int
+    precondition: Mapping[str, torch.Tensor] | None
+    weights: np.ndarray | None
+    sketch: int
+    seed: int
+    expected: dict[int, int] = field(default_factory=dict)  # passes through layers that hold the weight
+    outers: dict[int, list[_Outer]] = field(default_factory=dict)
+    rows: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # vectors: [G, d] gradients themselves
+    roots: list[tuple[torch.Tensor, Any]] = field(default_factory=list)
+    flat_owner: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        self.gram = torch.zeros(self.count, self.count, dtype=torch.float64)
+        self.sketched = torch.zeros(self.sketch, dtype=torch.float64)
+        self.numbers = {identity: number for number, identity in enumerate(self.wanted)}
+
+    # -- the pass ----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def hooked(self, model: nn.Module) -> Iterator[None]:
+        handles, covered = [], set()
+        for path, module in model.named_modules():
+            own = {key: p for key, p in module.named_parameters(recurse=False) if id(p) in self.wanted}
+            if own:
+                _refuse_unknown(module, own, path)
+                covered |= {id(p) for p in own.values()}
+            if own or isinstance(module, nn.Embedding):
+                handles.append(module.register_forward_hook(self._hook(own, path)))
+        missing = [name for identity, name in self.wanted.items() if identity not in covered]
+        try:
+            if missing:
+                raise UserError(f"scores: {missing[0]} belongs to no layer whose score is known")
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def backward(
+        self,
+        policy: Policy,
+        prompt: np.ndarray,
+        tokens: Sequence[np.ndarray],
+        loss_mask: Sequence[np.ndarray],
+        T: float,
+    ) -> None:
+        """Of Σ_i log π(y_i), down to the embeddings: weights' own gradients are not asked for, so they are not made."""
+        joined = [np.concatenate([prompt, t]) for t in tokens]
+        self.length = max(len(j) for j in joined)
+        ids = pad_rows(joined, self.length, torch.long).to(policy.device)
+        chosen = torch.zeros_like(ids, dtype=torch.bool)
+        for i, t in enumerate(tokens):
+            mask = torch.from_numpy(np.asarray(loss_mask[i], dtype=bool))
+            chosen[i, len(prompt) - 1 : len(prompt) + len(t) - 1] = mask
+        self.flat_owner = chosen.nonzero()[:, 0]
+        states = policy.states(ids)[chosen]
+        logits = policy.model.get_output_embeddings()(states) if policy.truncated_head else states
+        logits = (logits if logits.dtype == torch.float64 else logits.float()) / T
+        targets = torch.roll(ids, -1, 1)[chosen]
+        logp = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+        gradients = torch.autograd.grad(logp.sum(), [root for root, _ in self.roots], allow_unused=True)
+        for gradient, (_, arrived) in zip(gradients, self.roots, strict=True):
+            if gradient is not None:
+                arrived(gradient)
+
+    def _hook(self, own: Mapping[str, nn.Parameter], path: str) -> Any:
+        def hook(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor | None:
+            if not torch.is_grad_enabled():  # a norm asked for its slope
+                return None
+            for parameter in own.values():
+                self.expected[id(parameter)] = self.expected.get(id(parameter), 0) + 1
+            inputs = arguments[0].detach()
+            if isinstance(module, nn.Embedding):
+                if own and inputs.is_floating_point():
+                    raise UserError(_unknown(module, path))
+                if len(output) == 1:  # positions: the same for all rows, whose gradients must not mix
+                    output = output.expand(self.count, *output.shape[1:])
+
+            def arrived(gradient: torch.Tensor) -> None:
+                self._arrive(module, own, inputs, output.detach(), gradient.detach())
+
+            if isinstance(module, nn.Embedding):  # where the backward pass ends
+                root = output.detach().requires_grad_()
+                self.roots.append((root, arrived if own else lambda _gradient: None))
+                return root
+            output.register_hook(arrived)
+            return None
+
+        return hook
+
+    def _arrive(
+        self,
+        module: nn.Module,
+        own: Mapping[str, nn.Parameter],
+        inputs: torch.Tensor,
+        output: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> None:
+        weight, bias = own.get("weight"), own.get("bias")
+        if weight is not None:
+            self.expected[id(weight)] -= 1
+            if weight.dim() == 1:
+                self.rows.setdefault(id(weight), []).append(
+                    self._by_completion(_slope(module, weight, inputs) * gradient)
+                )
+            else:
+                self.outers.setdefault(id(weight), []).append(self._outer(module, weight, inputs, output, gradient))
+            self._finish(weight)
+        if bias is not None:
+            self.expected[id(bias)] -= 1
+            self.rows.setdefault(id(bias), []).append(self._by_completion(gradient))
+            self._finish(bias)
+
+    def _owner(self, leading: torch.Size) -> torch.Tensor:
+        """[n] the completion of every token of a tensor with these leading dimensions."""
+        n = leading.numel()
+        if leading[0] == self.count:
+            return torch.arange(self.count).repeat_interleave(n // self.count)
+        if n == self.count * self.length:
+            return torch.arange(self.count).repeat_interleave(self.length)
+        assert n == len(self.flat_owner), "tokens that are neither all nor the chosen ones"
+        return self.flat_owner.cpu()
+
+    def _by_completion(self, values: torch.Tensor) -> torch.Tensor:
+        """[G, d] sums over a completion's tokens."""
+        flat = values.reshape(-1, values.shape[-1]).double().cpu()
+        return torch.zeros(self.count, flat.shape[1], dtype=torch.float64).index_add_(
+            0, self._owner(values.shape[:-1]), flat
+        )
+
+    def _outer(
+        self,
+        module: nn.Module,
+        weight: torch.Tensor,
+        inputs: torch.Tensor,
+        output: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> _Outer:
+        owner, right = self._owner(gradient.shape[:-1]), gradient.reshape(-1, gradient.shape[-1])
+        if isinstance(module, nn.Embedding):
+            ids = inputs.expand(gradient.shape[:-1]).reshape(-1)
+            return _Outer(ids, right * _embedding_scale(weight, inputs, output), owner)
+        values = inputs.reshape(-1, inputs.shape[-1])
+        used = right.abs().sum(-1) > 0  # padding, and what no loss depends on
+        values, right, owner = values[used], right[used], owner[used.cpu()]
+        return _Outer(values, right, owner) if isinstance(module, Conv1D) else _Outer(right, values, owner)
+
+    # -- a weight that is complete -----------------------------------------------------------------------------
+
+    def _finish(self, parameter: torch.Tensor) -> None:
+        identity = id(parameter)
+        if self.expected[identity]:
+            return
+        factor = None if self.precondition is None else self.precondition[self.wanted[identity]]
+        if parameter.dim() == 1:
+            rows = torch.stack(self.rows.pop(identity)).sum(0)
+            self.gram += _inner(rows, factor)
+            if self.sketch:
+                self._add_sketch((self._w() @ rows)[:, None], identity)
+            return
+        outers = self.outers.pop(identity)
+        self.gram += _gram(outers, self.count, parameter.shape, factor)
+        if self.sketch:
+            weighted = [_Outer(o.left, o.right * self._w()[o.owner, None].to(o.right), o.owner) for o in outers]
+            self._add_sketch(_gradient(weighted, parameter.shape), identity)
+
+    def _w(self) -> torch.Tensor:
+        assert self.weights is not None
+        return torch.from_numpy(np.asarray(self.weights, dtype=np.float64))
+
+    def _add_sketch(self, gradient: torch.Tensor, identity: int) -> None:
+        """Each row of the weight is shifted by a random offset and folded to K numbers, rows and columns having random
+        signs: two different numbers of the gradient meet with random sign, so inner products keep their mean."""
+        rows, columns = gradient.shape
+        generator = torch.Generator().manual_seed((self.seed << 20) + self.numbers[identity])
+        offset = torch.randint(self.sketch, (rows,), generator=generator)
+        signs = [torch.randint(2, (n,), generator=generator).double() * 2 - 1 for n in (rows, columns)]
+        for part in torch.arange(rows).split(max(1, NUMBERS // columns)):
+            place = (offset[part, None] + torch.arange(columns)[None, :]) % self.sketch
+            value = gradient[part].double().cpu() * signs[0][part, None] * signs[1][None, :]
+            self.sketched.index_add_(0, place.flatten(), value.flatten())
+
+
+def _refuse_unknown(module: nn.Module, own: Mapping[str, nn.Parameter], path: str) -> None:
+    matrix = type(module) in (nn.Linear, Conv1D) or isinstance(module, nn.Embedding)
+    vectors = "norm" in type(module).__name__.lower() and all(p.dim() == 1 for p in own.values())
+    if not (matrix or vectors) or not set(own) <= {"weight", "bias"}:
+        raise UserError(_unknown(module, path))
+
+
+def _unknown(module: nn.Module, path: str) -> str:
+    return f"scores: the layer {path} ({type(module).__name__}) is of a kind whose score is not known"
+
+
+@torch.no_grad()
+def _slope(module: nn.Module, weight: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """dy/dw of a norm's weight: its output is linear in it, w·x̂ or (1 + w)·x̂."""
+    high, low = (functional_call(module, {"weight": torch.full_like(weight, v)}, (inputs,)) for v in (1.0, 0.0))
+    return high - low
+
+
+@torch.no_grad()
+def _embedding_scale(weight: torch.Tensor, ids: torch.Tensor, output: torch.Tensor) -> float:
+    """What an embedding multiplies its rows with (Gemma: √width); 1 for most.
+
+    Raises:
+        UserError: its output is no multiple of its rows.
+    """
+    rows = weight[ids.expand(output.shape[:-1])]
+    scale = float((rows.double() * output.double()).sum() / rows.double().square().sum())
+    if not torch.allclose(rows * scale, output, rtol=1e-3, atol=1e-6):
+        raise UserError("scores: an embedding does more than look up rows; its score is not known")
+    return scale
+
+
+def _inner(rows: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
+    """[G, G] inner products of gradients [G, …]."""
+    flat = rows.flatten(1).double()
+    weighted = flat if factor is None else flat * factor.flatten().double().cpu()
+    return flat @ weighted.T
+
+
+def _gram(outers: Sequence[_Outer], count: int, shape: torch.Size, factor: torch.Tensor | None) -> torch.Tensor:
+    """[G, G] inner products of the completions' gradients of one weight: token by token, or by making the gradients,
+    whichever multiplies fewer numbers."""
+    rows, columns = shape
+    n = sum(len(o.right) for o in outers)
+    dense = sum(len(o.right) for o in outers if o.left.dim() == 2)
+    pairwise = n * n * columns + n * dense * rows
+    made = dense * rows * columns + (count + 1) * count * rows * columns
+    if factor is None and pairwise <= made:
+        return sum(
+            (_pairwise(a, b, count) for a in outers for b in outers), torch.zeros(count, count, dtype=torch.float64)
+        )
+    gram = torch.zeros(count, count, dtype=torch.float64)
+    for part in torch.arange(columns).split(max(1, NUMBERS // (count * rows))):
+        gradients = torch.stack([_gradient([_of(o, i, part) for o in outers], (rows, len(part))) for i in range(count)])
+        flat = gradients.flatten(1)
+        weighted = flat if factor is None else flat * factor[:, part.to(factor.device)].flatten().to(flat)
+        gram += (flat @ weighted.T).double().cpu()
+    return gram
+
+
+def _of(outer: _Outer, completion: int, columns: torch.Tensor) -> _Outer:
+    """One completion's tokens, and some columns."""
+    mine = outer.owner == completion
+    first, last = int(columns[0]), int(columns[-1]) + 1
+    return _Outer(outer.left[mine], outer.right[mine][:, first:last], outer.owner[mine])
+
+
+def _gradient(outers: Sequence[_Outer], shape: Sequence[int]) -> torch.Tensor:
+    """[rows, columns] Σ left ⊗ right."""
+    total = torch.zeros(*shape, dtype=outers[0].right.dtype, device=outers[0].right.device)
+    for outer in outers:
+        if outer.left.dim() == 1:
+            total.index_add_(0, outer.left, outer.right)
+        else:
+            total += outer.left.T @ outer.right
+    return total
+
+
+def _pairwise(first: _Outer, second: _Outer, count: int) -> torch.Tensor:
+    """[G, G] Σ (left · left')(right · right'), summed over the tokens of each pair of completions."""
+    gram = torch.zeros(count, count, dtype=torch.float64)
+    if not len(first.right) or not len(second.right):
+        return gram
+    into = torch.zeros(len(second.owner), count, dtype=second.right.dtype)
+    into[torch.arange(len(second.owner)), second.owner] = 1
+    into = into.to(second.right.device)
+    for part in torch.arange(len(first.right)).split(max(1, NUMBERS // len(second.right))):
+        product = _lefts(first.left[part], second.left) * (first.right[part] @ second.right.T)
+        gram.index_add_(0, first.owner[part], (product @ into).double().cpu())
+    return gram
+
+
+def _lefts(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[n, n'] inner products, of unit vectors where only their numbers are given."""
+    if a.dim() == b.dim() == 1:
+        return (a[:, None] == b[None, :]).float()
+    if a.dim() == 1:
+        return b[:, a].T
+    if b.dim() == 1:
+        return a[:, b]
+    return a @ b.T
