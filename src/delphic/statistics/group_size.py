@@ -1,0 +1,180 @@
+"""How many completions per prompt: the three constants of a pilot, the best group size, and how sure that is.
+
+At a fixed budget N = B·G the error is (c₁ + c₂/G + c₃/(G(G−1)))/B, so N·MSE = c₁G + c₂ + c₃/(G−1) and the best group
+size is G* = 1 + √(c₃/c₁) (theory section 1, exact; the paper's upper-bound form is one less).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from delphic.statistics.error import ErrorMoments
+from delphic.statistics.ustatistic import PromptMoments
+
+SIZES = np.array([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """B prompts × G₀ completions, measured: moments of each prompt, and ĝ_b · ĝ_b′ of the leave-one-out gradients.
+
+    cross: [B, B], of which only numbers off the diagonal count (exact, or estimated from sketches).
+    """
+
+    prompts: Sequence[PromptMoments]
+    cross: np.ndarray
+
+    def column(self, name: str) -> np.ndarray:
+        return np.array([getattr(p, name) for p in self.prompts])
+
+
+def error_moments(pilot: Pilot, counts: np.ndarray | None = None) -> ErrorMoments:
+    """Unbiased estimates of the moments over prompts; NaN where the prompts have too few completions.
+
+    Args:
+        counts: [B] how often each prompt counts (a bootstrap sample); a prompt is never paired with itself.
+    """
+    n = np.ones(len(pilot.prompts)) if counts is None else counts.astype(np.float64)
+    total = n.sum()
+    pairs = n[:, None] * n[None, :]
+    np.fill_diagonal(pairs, 0.0)
+    mean = float((pairs * pilot.cross).sum() / pairs.sum()) if pairs.sum() > 0 else float("nan")
+
+    def average(values: np.ndarray) -> float:
+        return float((n * values).sum() / total)
+
+    gradient = average(pilot.column("gradient"))
+    score, linear = pilot.column("score"), pilot.column("linear")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        saved = np.where(score > 0, linear**2 / score, 0.0)
+    return ErrorMoments(
+        between=gradient - mean,
+        gradient=gradient,
+        mean=mean,
+        spread=average(pilot.column("spread")),
+        product=average(pilot.column("product")),
+        square=average(pilot.column("square")),
+        best=average(saved),
+    )
+
+
+def best_group_size(c1: float, c3: float) -> float:
+    """G* = 1 + √(c₃/c₁); infinite where prompts do not differ (c₁ ≤ 0: completions cost nothing in variety)."""
+    if not c3 > 0:
+        return float("nan")
+    return 1 + float(np.sqrt(c3 / c1)) if c1 > 0 else float("inf")
+
+
+def relative_error(constants: tuple[float, float, float], sizes: np.ndarray = SIZES) -> np.ndarray:
+    """N·MSE of the leave-one-out estimator at a fixed budget, over group sizes."""
+    c1, c2, c3 = constants
+    return c1 * sizes + c2 + c3 / (sizes - 1)
+
+
+def cost_aware_group_size(constants: tuple[float, float, float], prompt_cost: float, completion_cost: float) -> int:
+    """The G that minimises error × cost, (c₁ + c₂/G + c₃/(G(G−1)))·(a + bG), among whole numbers up to 4,096."""
+    c1, c2, c3 = constants
+    sizes = np.arange(2, 4097, dtype=np.float64)
+    error = c1 + c2 / sizes + c3 / (sizes * (sizes - 1))
+    return int(sizes[np.argmin(error * (prompt_cost + completion_cost * sizes))])
+
+
+def flat_range(constants: tuple[float, float, float], loss: float = 0.02) -> tuple[int, int]:
+    """Smallest and largest whole G whose error at a fixed budget is within `loss` of the best whole G's."""
+    sizes = np.arange(2, 4097, dtype=np.float64)
+    error = relative_error(constants, sizes)
+    good = sizes[error <= (1 + loss) * error.min()]
+    return int(good[0]), int(good[-1])
+
+
+def critical_batch(constants: tuple[float, float, float], size: int, gradient2: float) -> float:
+    """Prompts at which noise and signal are equal: (c₁ + c₂/G + c₃/(G(G−1)))/‖g‖² (McCandlish et al. 2018)."""
+    c1, c2, c3 = constants
+    return (c1 + c2 / size + c3 / (size * (size - 1))) / gradient2 if gradient2 > 0 else float("inf")
+
+
+def noise_split(constants: tuple[float, float, float], size: int) -> dict[str, float]:
+    """Shares of the error at group size G: between prompts, the oracle's own noise, the baseline's."""
+    c1, c2, c3 = constants
+    parts = {"between_prompts": c1, "oracle": c2 / size, "baseline": c3 / (size * (size - 1))}
+    total = sum(parts.values())
+    return {name: part / total for name, part in parts.items()}
+
+
+def allocation(moments: Sequence[PromptMoments], budget: int, least: int = 2) -> np.ndarray:
+    """[B] completions per prompt that minimise the within-prompt error for a total budget (Neyman's form: in proportion
+    to the root of the oracle part), at least `least` each.
+
+    Raises:
+        ValueError: the budget does not reach.
+    """
+    count = len(moments)
+    if budget < least * count:
+        raise ValueError(f"{count} prompts need at least {least * count} completions, the budget is {budget}")
+    root = np.sqrt(np.maximum([m.spread - m.gradient for m in moments], 0.0))
+    out = np.full(count, float(least))
+    free = np.ones(count, dtype=bool)
+    while True:  # prompts whose share would be below the least keep it; the others divide what is left
+        left = budget - least * (~free).sum()
+        share = left * root / root[free].sum() if root[free].sum() > 0 else np.full(count, left / free.sum())
+        low = free & (share < least)
+        if not low.any():
+            out[free] = share[free]
+            break
+        free &= ~low
+        if not free.any():
+            break
+    whole = np.floor(out).astype(int)
+    rest = np.argsort(-(out - whole), kind="stable")[: budget - whole.sum()]
+    whole[rest] += 1
+    return whole
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % interval; `high` may be infinite, and `low` too where nothing bounds it."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Constants:
+    """c₁, c₂, c₃ and G* with intervals over prompts; G* is infinite where c₁ ≤ 0."""
+
+    c1: Interval
+    c2: Interval
+    c3: Interval
+    g_star: Interval
+
+
+def estimate_constants(pilot: Pilot) -> Constants:
+    """The three constants and G*, unbiased, with jackknife intervals over prompts (the independent unit).
+
+    G*'s interval is that of c₁/c₃, which is never infinite, mapped through G* = 1 + (c₁/c₃)^(−1/2).
+
+    Raises:
+        ValueError: fewer than three prompts, or completions too few for the constants (four a prompt).
+    """
+    count = len(pilot.prompts)
+    if count < 3:
+        raise ValueError(f"{count} prompts give no interval; three are needed at least")
+    whole = np.array(error_moments(pilot).constants)
+    if not np.isfinite(whole).all():
+        raise ValueError("c₁, c₂ and c₃ need four completions of every prompt")
+    left_out = np.array([error_moments(pilot, 1 - np.eye(count)[b]).constants for b in range(count)])
+    quantile = float(student.ppf(0.975, count - 1))
+
+    def interval(value: float, without: np.ndarray) -> Interval:
+        half = quantile * float(np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum()))
+        return Interval(value, value - half, value + half)
+
+    c1, c2, c3 = (interval(float(whole[k]), left_out[:, k]) for k in range(3))
+    ratio = interval(float(whole[0] / whole[2]), left_out[:, 0] / left_out[:, 2])
+    sizes = [best_group_size(r, 1.0) for r in (ratio.value, ratio.high, ratio.low)]
+    return Constants(c1, c2, c3, Interval(*sizes))
