@@ -15,6 +15,7 @@ HELP = """\
 delphic: plan, train and diagnose group-relative RL for language models.
 
 before a run
+  plan        how good the gradient is, how many completions per prompt: delphic plan CONFIG.toml
   objective   what an objective does to given rewards; --list shows the table
 
 during
@@ -176,7 +177,40 @@ def convert(arguments: Sequence[str]) -> int:
     return run_convert(known)
 
 
-COMMANDS = {"train": train, "convert": convert, "objective": objective, "export": export, "eval": evaluate}
+def plan(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic plan",
+        description="Before a run: how good its gradient will be, and how many completions per prompt it should use.",
+    )
+    parser.add_argument("config", type=Path, nargs="?", help="TOML file, such as examples/demo.toml")
+    parser.add_argument("--prompts", type=int, default=64, metavar="B", help="prompts of the pilot (64)")
+    parser.add_argument("--completions", type=int, default=32, metavar="G", help="completions of each (32)")
+    parser.add_argument("--to", default="runs/plan", metavar="FOLDER", help="for plan.json and plan.html (runs/plan)")
+    parser.add_argument("--rewards-only", type=Path, metavar="FILE", help="what recorded rewards alone allow; no model")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    known, rest = parser.parse_known_args(arguments)
+    from delphic.commands import run_plan, run_rewards
+
+    if known.rewards_only is not None:
+        if known.config is not None or rest:
+            raise UserError("plan: --rewards-only takes a file and nothing else")
+        return run_rewards(known.rewards_only, known.json)
+    if known.config is None:
+        raise UserError("plan: which config? Try: delphic plan examples/demo.toml")
+    from delphic.config import load_config
+    from delphic.config_help import parse_overrides
+
+    return run_plan(load_config(known.config, parse_overrides(rest)), known.config, known)
+
+
+COMMANDS = {
+    "plan": plan,
+    "train": train,
+    "convert": convert,
+    "objective": objective,
+    "export": export,
+    "eval": evaluate,
+}
 
 
 if __name__ == "__main__":

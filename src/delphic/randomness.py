@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     PROMPT_EPOCH = 5
     MINIBATCH = 6
     DROP = 7
+    PILOT = 8
 
 
 def stream(seed: int, purpose: Purpose, number: int, row: int = 0) -> np.random.Generator:

@@ -76,7 +76,7 @@ def estimate(policy: Policy, config: RunConfig, source: Generator, done: int) ->
         began = time.perf_counter()
         probe = source.probe(groups)
         sampled = time.perf_counter()
-        _learn_nothing(policy, probe, config)
+        learn_nothing(policy, probe, config)
         learned = time.perf_counter()
     share = groups / sampling.prompts
     sample, learn = (sampled - began) / share, (learned - sampled) / share * config.train.passes
@@ -88,7 +88,8 @@ def estimate(policy: Policy, config: RunConfig, source: Generator, done: int) ->
     return Estimate(memory, available, sample, learn, seconds)
 
 
-def _learn_nothing(policy: Policy, rollouts: Rollouts, config: RunConfig) -> None:
+def learn_nothing(policy: Policy, rollouts: Rollouts, config: RunConfig) -> None:
+    """Forward and backward passes as in a step, whose gradients are dropped."""
     for rows in micro_batches(policy, rollouts, np.arange(len(rollouts)), config.train.token_budget):
         part = rollouts.select(rows)
         score(policy, part.prompt_tokens, part.tokens, config.sampling.temperature).logp.sum().backward()

@@ -1,0 +1,195 @@
+"""From a pilot to advice: constants, curves, what to set, and how far that holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from delphic.config import RunConfig
+from delphic.planning.figures import informative_shares, number, reward_figures
+from delphic.planning.pilot import Measured
+from delphic.statistics.error import ErrorMoments, mean_squared_error
+from delphic.statistics.group_size import (
+    SIZES,
+    Constants,
+    Interval,
+    cost_aware_group_size,
+    critical_batch,
+    error_moments,
+    estimate_constants,
+    flat_range,
+    noise_split,
+)
+
+CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
+FEW, WIDE = 16, 4.0  # prompts below which, and ratio of G*'s ends above which, no number is recommended
+
+
+def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
+    """The plan as `docs/plan.md` describes it, ready for JSON."""
+    refused: list[dict[str, str]] = []
+    rewards = measured.rewards
+    constants = _constants(measured, refused)
+    size, prompts = config.sampling.completions, config.sampling.prompts
+    plan: dict[str, Any] = {
+        "pilot": {"prompts": len(rewards), "completions": rewards.shape[1], "left_out": measured.left_out}
+        | {"seconds": measured.seconds},
+        "constants": None,
+        "g_star": None,
+        "curve": [],
+        "noise_split": None,
+        "informative_share": informative_shares(rewards),
+        "rewards": reward_figures(rewards.ravel(), np.arange(len(rewards)).repeat(rewards.shape[1])),
+        "by_difficulty": _by_difficulty(measured, size),
+        "critical_batch": None,
+        "cost": {"prompt_seconds": measured.prompt_seconds, "completion_seconds": measured.completion_seconds},
+        "recommendation": None,
+        "scope": _scope(config),
+        "refused": refused,
+    }
+    if constants is None:
+        return plan
+    values = (constants.c1.value, constants.c2.value, constants.c3.value)
+    usable = (max(values[0], 0.0), values[1], values[2])
+    moments = error_moments(measured.pilot)
+    plan["constants"] = {name: _interval(getattr(constants, name)) for name in ("c1", "c2", "c3")}
+    plan["g_star"] = _interval(constants.g_star)
+    plan["curve"] = _curves(measured, prompts * size)
+    plan["noise_split"] = noise_split(usable, size)
+    plan["critical_batch"] = number(critical_batch(usable, size, moments.mean))
+    plan["cost"]["best_completions"] = cost_aware_group_size(
+        usable, measured.prompt_seconds, measured.completion_seconds
+    )
+    loo, oracle = (
+        (float(mean_squared_error(e, moments, 1, size)) for e in ("loo", "oracle")) if size > 1 else (1.0, 1.0)
+    )
+    plan["oracle_ratio"] = loo / oracle if oracle > 0 else None
+    plan["recommendation"] = _recommend(constants, usable, config, plan, refused)
+    return plan
+
+
+def _constants(measured: Measured, refused: list[dict[str, str]]) -> Constants | None:
+    count, completions = measured.rewards.shape
+    if (measured.rewards == measured.rewards[:, :1]).all():
+        refused.append(
+            {"what": "c1, c2, c3, G*", "needs": "groups whose rewards differ; all of the pilot's are silent"}
+        )
+        return None
+    if completions < 4:
+        refused.append({"what": "c1, c2, c3, G*", "needs": f"4 completions a prompt, the pilot has {completions}"})
+        return None
+    if count < 3:
+        refused.append({"what": "c1, c2, c3, G*", "needs": f"3 prompts, the pilot has {count}"})
+        return None
+    return estimate_constants(measured.pilot)
+
+
+def _curves(measured: Measured, budget: int) -> list[dict[str, Any]]:
+    """MSE of every estimator at B = budget/G prompts, with jackknife intervals over the pilot's prompts."""
+    pilot, count = measured.pilot, len(measured.rewards)
+    whole = error_moments(pilot)
+    without = [error_moments(pilot, 1 - np.eye(count)[b]) for b in range(count)]
+    quantile = float(student.ppf(0.975, count - 1))
+    out = []
+    for estimator in CURVES:
+
+        def curve(moments: ErrorMoments, estimator: str = estimator) -> np.ndarray:
+            return np.array([float(mean_squared_error(estimator, moments, budget / g, g)) for g in SIZES])
+
+        value, parts = curve(whole), np.array([curve(m) for m in without])
+        half = quantile * np.sqrt((count - 1) / count * ((parts - parts.mean(0)) ** 2).sum(0))
+        out += [
+            {"estimator": estimator, "G": int(g), "mse": float(v), "low": float(v - h), "high": float(v + h)}
+            for g, v, h in zip(SIZES, value, half, strict=True)
+        ]
+    return out
+
+
+def _recommend(
+    constants: Constants,
+    values: tuple[float, float, float],
+    config: RunConfig,
+    plan: dict[str, Any],
+    refused: list[dict[str, str]],
+) -> dict[str, Any] | None:
+    size, star = config.sampling.completions, constants.g_star
+    if plan["pilot"]["prompts"] < FEW or not star.high <= WIDE * star.low:
+        needs = max(FEW, _prompts_needed(constants, plan["pilot"]["prompts"]))
+        refused.append({"what": "a recommended group size", "needs": f"about {needs} prompts in the pilot"})
+        return None
+    low, high = flat_range(values)
+    powers = [2**k for k in range(1, 13) if low <= 2**k <= high]
+    best = min(powers, key=lambda g: abs(math.log(g / star.value))) if powers else max(2, round(star.value))
+    keep = low <= size <= high
+    chosen = size if keep else best
+    budget = config.sampling.prompts * size
+    return {
+        "completions": chosen,
+        "prompts": max(1, round(budget / chosen)),
+        "keep": keep,
+        "within_two_percent": [low, high],
+        "config": {
+            "delphic": f"sampling.completions = {chosen}, sampling.prompts = {max(1, round(budget / chosen))}",
+            "trl": f"num_generations={chosen}",
+            "verl": f"actor_rollout_ref.rollout.n={chosen} data.train_batch_size={max(1, round(budget / chosen))}",
+        },
+    }
+
+
+def _prompts_needed(constants: Constants, prompts: int) -> int:
+    """Prompts at which the interval of c₁ would exclude a quarter of its value: intervals shrink as 1/√B."""
+    c1 = constants.c1
+    half = c1.high - c1.value
+    if c1.value <= 0:
+        return 4 * prompts
+    return math.ceil(prompts * (half / (0.6 * c1.value)) ** 2)
+
+
+def _by_difficulty(measured: Measured, size: int) -> list[dict[str, Any]]:
+    """Thirds of the prompts by mean reward: where leave-one-out beats no baseline, and where it does not."""
+    order = np.argsort(measured.rewards.mean(1), kind="stable")
+    out = []
+    for name, rows in zip(("hard", "middle", "easy"), np.array_split(order, 3), strict=True):
+        if len(rows) == 0 or measured.rewards.shape[1] < 4 or size < 2:
+            continue
+        prompts = [measured.pilot.prompts[i] for i in rows]
+        mean = {
+            k: float(np.mean([getattr(p, k) for p in prompts])) for k in ("spread", "product", "square", "gradient")
+        }
+        loo = (mean["spread"] - mean["gradient"]) / size + (mean["product"] + mean["gradient"]) / (size * (size - 1))
+        vanilla = (mean["square"] - mean["gradient"]) / size
+        out.append(
+            {
+                "prompts": name,
+                "mean_reward": float(measured.rewards[rows].mean()),
+                "loo_over_vanilla": number(loo / vanilla) if vanilla > 0 else None,
+            }
+        )
+    return out
+
+
+def _scope(config: RunConfig) -> list[str]:
+    """What the constants are about, and what in this config is outside."""
+    goal, out = config.objective, []
+    out.append(
+        "The constants are those of the plain score-function gradient (whole completions, leave-one-out baseline, prompts "
+        "drawn independently) at the weights of the pilot; they change as the policy learns."
+    )
+    if goal.scale == "std":
+        out.append("Dividing by the group's standard deviation makes the expected update itself depend on G.")
+    if goal.mask != "none" or goal.importance != "none":
+        out.append("Clipping and importance weights are not in the constants; on-policy they change nothing.")
+    if config.train.optimizer == "adamw":
+        out.append("Adam rescales the gradient; the error here is in the gradient's own units.")
+    if config.sampling.order == "epochs":
+        out.append("Reshuffled epochs cancel a part of the between-prompt noise: the best G is then larger.")
+    if goal.has_penalty:
+        out.append("Penalty terms (KL, entropy) are not in the constants.")
+    return out
+
+
+def _interval(interval: Interval) -> dict[str, float | None]:
+    return {name: number(getattr(interval, name)) for name in ("value", "low", "high")}
