@@ -57,33 +57,48 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{self.prog.removeprefix('delphic ')}: {message}")
 
 
+def take_config(arguments: Sequence[str], flags: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The config's path, wherever it stands among the options, and the rest. Every option but `flags` has a value."""
+    config, rest, waiting = None, [], False
+    for argument in arguments:
+        if waiting or argument.startswith("-"):
+            rest.append(argument)
+            waiting = not waiting and argument not in flags and "=" not in argument
+        elif config is None:
+            config = Path(argument)
+        else:
+            rest.append(argument)
+    return config, rest
+
+
 def train(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="delphic train",
+        usage="delphic train CONFIG.toml [--resume] [--json] [--section.key value ...]",
         description="Train a model as a config file says; every key of the config is an option, too.",
         add_help=False,
     )
-    parser.add_argument("config", type=Path, nargs="?", help="TOML file, such as examples/demo.toml")
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run in the output folder, if there is one"
     )
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
     parser.add_argument("-h", "--help", action="store_true", help="show this and every key")
-    known, rest = parser.parse_known_args(arguments)
+    config_path, others = take_config(arguments, ("--resume", "--json", "--help", "-h"))
+    known, rest = parser.parse_known_args(others)
     if known.help:
         from delphic.config_help import describe_fields
 
         parser.print_help()
         print("\n" + describe_fields())
         return 0
-    if known.config is None:
+    if config_path is None:
         raise UserError("train: which config? Try: delphic train examples/demo.toml")
     from delphic.commands import run_train
     from delphic.config import load_config
     from delphic.config_help import parse_overrides
 
-    config = load_config(known.config, parse_overrides(rest))
-    return run_train(config, known.config, known.resume, known.json, arguments)
+    config = load_config(config_path, parse_overrides(rest))
+    return run_train(config, config_path, known.resume, known.json, arguments)
 
 
 def objective(arguments: Sequence[str]) -> int:
@@ -180,27 +195,28 @@ def convert(arguments: Sequence[str]) -> int:
 def plan(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="delphic plan",
+        usage="delphic plan CONFIG.toml [options] [--section.key value ...] | delphic plan --rewards-only FILE",
         description="Before a run: how good its gradient will be, and how many completions per prompt it should use.",
     )
-    parser.add_argument("config", type=Path, nargs="?", help="TOML file, such as examples/demo.toml")
     parser.add_argument("--prompts", type=int, default=64, metavar="B", help="prompts of the pilot (64)")
     parser.add_argument("--completions", type=int, default=32, metavar="G", help="completions of each (32)")
     parser.add_argument("--to", default="runs/plan", metavar="FOLDER", help="for plan.json and plan.html (runs/plan)")
     parser.add_argument("--rewards-only", type=Path, metavar="FILE", help="what recorded rewards alone allow; no model")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    known, rest = parser.parse_known_args(arguments)
+    config_path, others = take_config(arguments, ("--json", "--help", "-h"))
+    known, rest = parser.parse_known_args(others)
     from delphic.commands import run_plan, run_rewards
 
     if known.rewards_only is not None:
-        if known.config is not None or rest:
+        if config_path is not None or rest:
             raise UserError("plan: --rewards-only takes a file and nothing else")
         return run_rewards(known.rewards_only, known.json)
-    if known.config is None:
+    if config_path is None:
         raise UserError("plan: which config? Try: delphic plan examples/demo.toml")
     from delphic.config import load_config
     from delphic.config_help import parse_overrides
 
-    return run_plan(load_config(known.config, parse_overrides(rest)), known.config, known)
+    return run_plan(load_config(config_path, parse_overrides(rest)), config_path, known)
 
 
 COMMANDS = {

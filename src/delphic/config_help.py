@@ -48,7 +48,10 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             if not rest:
                 raise UserError(f"train: --{name} needs a value")
             value = rest.pop(0)
-        out[key] = parse_value(value)
+        parsed = parse_value(value)
+        # --sampling.stop 7 means the text, whatever TOML would read there
+        text = key in known and known[key].annotation in (str, str | None)
+        out[key] = value if text and not isinstance(parsed, str) else parsed
     return out
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from delphic.cli import take_config
 from delphic.config import RunConfig, load_config
 from delphic.config_help import parse_overrides
 from delphic.objective import build
@@ -54,3 +55,24 @@ def test_the_largest_seed_draws(tmp_path: Path) -> None:
 
     seed = loaded(tmp_path, "", "--seed", str(2**48 - 1)).seed
     assert 0 <= stream(seed, Purpose.DROP, 2**32 - 1, 2**32 - 1).random() < 1
+
+
+def test_a_text_stays_text_even_where_toml_would_read_a_number() -> None:
+    assert parse_overrides(["--sampling.stop", "7", "--stop", "7"]) == {"sampling.stop": "7"}
+    assert parse_overrides(["--task.subset", "true"]) == {"task.subset": "true"}
+    assert parse_overrides(["--sampling.stop", '"\\n"']) == {"sampling.stop": "\n"}
+
+
+def test_the_config_may_stand_anywhere_among_the_options() -> None:
+    flags = ("--resume", "--json")
+    for arguments in (
+        ["c.toml", "--steps", "50", "--resume"],
+        ["--steps", "50", "--resume", "c.toml"],
+        ["--steps=50", "--resume", "c.toml"],
+        ["--resume", "c.toml", "--steps", "50"],
+    ):
+        config, rest = take_config(arguments, flags)
+        assert config == Path("c.toml")
+        assert rest == [a for a in arguments if a != "c.toml"]
+    assert take_config(["--steps", "-5"], flags) == (None, ["--steps", "-5"])
+    assert take_config(["a.toml", "b.toml"], flags) == (Path("a.toml"), ["b.toml"])
