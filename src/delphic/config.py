@@ -44,6 +44,13 @@ class ModelConfig(Section):
         0, ge=0, description="CPU threads; 0 = torch's choice. Part of what makes a run bit-reproducible."
     )
 
+    @model_validator(mode="after")
+    def _adapters(self) -> ModelConfig:
+        for key in ("lora_alpha", "lora_targets"):
+            if getattr(self, key) and not self.lora_rank:
+                raise ValueError(f"{key} is for adapters; set model.lora_rank, too, or leave it out")
+        return self
+
 
 TaskName = Literal["arithmetic", "file", "gsm8k", "math", "reasoning_gym", "tool_call"]
 
@@ -327,6 +334,8 @@ def _first_mistake(error: ValidationError, where: str) -> UserError:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     text = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "tuple_type":  # to whoever writes TOML it is a list
+        text = text.replace("a valid tuple", 'a list, such as ["a", "b"]')
     if first["type"] != "value_error":
         text = f"{text[0].lower()}{text[1:]}, got {first['input']!r}"
     return UserError(f"{where}: {place + ': ' if place else ''}{text}")
