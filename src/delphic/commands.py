@@ -244,7 +244,10 @@ def run_convert(options: argparse.Namespace) -> int:
     if options.folder.exists():
         raise UserError(f"convert: {options.folder} is already there; name a new folder")
     policy = load_policy(model_folder(options.model, options.checkpoint), ModelConfig(dtype=options.dtype))
-    policy.save(options.folder)
+    try:
+        policy.save(options.folder)
+    except OSError as error:
+        raise UserError(f"convert: cannot write to {options.folder}: {error}") from None
     numbers = sum(p.numel() for p in policy.model.parameters())
     print(f"{options.folder}: {numbers / 1e6:.1f} million parameters, {options.dtype}")
     return 0

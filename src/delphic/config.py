@@ -31,7 +31,7 @@ class ModelConfig(Section):
     )
     system: str = Field("", description="chat: a system message before each prompt.")
     lora_rank: int = Field(
-        0, ge=0, description="Train LoRA adapters of this rank (peft) instead of all weights; 0 = all."
+        0, ge=0, le=4096, description="Train LoRA adapters of this rank (peft) instead of all weights; 0 = all."
     )
     lora_alpha: float = Field(0.0, ge=0, description="LoRA: the adapters' scale is alpha / rank; 0 = twice the rank.")
     lora_targets: tuple[str, ...] = Field(
@@ -43,6 +43,13 @@ class ModelConfig(Section):
     threads: int = Field(
         0, ge=0, description="CPU threads; 0 = torch's choice. Part of what makes a run bit-reproducible."
     )
+
+    @model_validator(mode="after")
+    def _adapters(self) -> ModelConfig:
+        for key in ("lora_alpha", "lora_targets"):
+            if getattr(self, key) and not self.lora_rank:
+                raise ValueError(f"{key} is for adapters; set model.lora_rank, too, or leave it out")
+        return self
 
 
 TaskName = Literal["arithmetic", "file", "gsm8k", "math", "reasoning_gym", "tool_call"]
@@ -327,6 +334,8 @@ def _first_mistake(error: ValidationError, where: str) -> UserError:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     text = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "tuple_type":  # to whoever writes TOML it is a list
+        text = text.replace("a valid tuple", 'a list, such as ["a", "b"]')
     if first["type"] != "value_error":
         text = f"{text[0].lower()}{text[1:]}, got {first['input']!r}"
     return UserError(f"{where}: {place + ': ' if place else ''}{text}")

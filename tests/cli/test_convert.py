@@ -37,3 +37,11 @@ def test_a_runs_adapters_are_merged(quick: dict[str, Any], tmp_path: Path, rewar
     assert merged.fingerprint() == plain.fingerprint() != load_policy(quick["model"]["path"]).fingerprint()
     trained = load_policy(quick["model"]["path"], ModelConfig(lora_rank=2), saved)
     assert len(trained.parameters()) > 0
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["convert", str(tiny_model), str(tmp_path / "file" / "plain")]) == 2
+    assert "convert: cannot write to" in capsys.readouterr().err

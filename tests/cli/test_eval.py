@@ -284,3 +284,10 @@ def test_ctrl_c_ends_without_a_file(
     assert main(["eval", "builtin", "--tasks", "arithmetic", *FEW, "--output", str(output)]) == 130
     assert "kept only when it is complete" in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_before_without_a_model_is_refused_before_anything_is_sampled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(capsys, "builtin", "--tasks", "arithmetic", "--before", str(tmp_path), *FEW)
+    assert "holds no model: neither config.json nor adapter_config.json" in error

@@ -201,3 +201,10 @@ def test_benchmarks_of_word_problems_read_as_published(name: str, count: int) ->
     texts = [f"#### {p.columns['answer']}" for p in task.held_out]
     total, _ = evaluate(functions, task.held_out, texts, [np.zeros(1)] * count)
     assert total.sum() == count
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "x"])
+def test_a_value_that_is_no_finite_number_is_refused(value: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f"q,v\n1+1=,{value}\n")
+    with pytest.raises(UserError, match=rf"row 1: column \"v\" holds '{value}', not a finite number"):
+        FileTask(tmp_path / "rows.csv", "q", None, "{prompt}", 0.0, 0, "v")

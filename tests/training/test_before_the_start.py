@@ -11,6 +11,7 @@ from conftest import Silent
 
 from delphic.config import make_config
 from delphic.errors import UserError
+from delphic.report.terminal import TerminalDisplay
 from delphic.report.trackers import Tracked
 from delphic.training.estimate import count_memory
 from delphic.training.loop import build_parts, train
@@ -135,8 +136,37 @@ def test_figures_reach_a_tracker(quick: dict[str, Any], tmp_path: Path, monkeypa
 
     from accelerate import tracking
 
-    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "wandb", Fake)
-    rows = run(quick, tmp_path / "run", Tracked(Silent(), ("wandb",)))
+    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "fake", Fake)
+    rows = run(quick, tmp_path / "run", Tracked(Silent(), ("fake",)))
     assert [step for step, _ in logged] == [0, 1, 2, 3, -1]
     assert logged[1][1]["reward_mean"] == rows[1]["reward_mean"]
     assert "seconds_total" in logged[1][1]
+
+
+def test_a_tracker_without_its_package_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", list)
+    with pytest.raises(UserError, match=r'trackers: "wandb" needs its package: pip install wandb'):
+        Tracked(Silent(), ("wandb",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"trackers": "wandb"}, r'trackers: input should be a list, such as \["a", "b"\], got \'wandb\''),
+        ({"model": {"lora_alpha": 4}}, r"model: lora_alpha is for adapters; set model\.lora_rank"),
+        ({"model": {"lora_targets": ["x"]}}, r"model: lora_targets is for adapters; set model\.lora_rank"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_config(content, "test")
+
+
+def test_a_step_without_rewards_is_shown_as_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    display = TerminalDisplay()
+    display.start(make_config({"train": {"steps": 1}}, "test"), 0)
+    display.step({"step": 1, "lag_mean": 0.0}, {})
+    display.close()
+    error = capsys.readouterr().err
+    assert "step 1/1" in error
+    assert "before training" not in error

@@ -22,6 +22,8 @@ from delphic.policy.sampling import encode_prompts
 from delphic.statistics.evaluation import Difference
 from delphic.training.run_folder import find_checkpoint, is_run, read_json
 
+MODEL_FILES = ("config.json", "adapter_config.json")  # one of them is in every folder that can be loaded
+
 
 class Progress(Protocol):
     """Whoever is watching."""
@@ -99,6 +101,8 @@ def run_evaluation(request: Request, progress: Progress) -> dict[str, Any]:
         second = model_folder(request.before, None)
         if second != "builtin" and not Path(second).exists() and second.count("/") != 1:
             raise UserError(f'--before: there is nothing at "{second}"; give a model, a run folder or a result (.json)')
+        if Path(second).is_dir() and not any((Path(second) / file).is_file() for file in MODEL_FILES):
+            raise UserError(f'--before: the folder "{second}" holds no model: neither {" nor ".join(MODEL_FILES)}')
     policy = load_policy(folder, model_settings(request.model, request.chat))
     counts = {exam.label: token_counts(_encode(policy, exam)) for exam in request.exams}
     trained_counts = None if request.trained_on is None else token_counts(_encode(policy, request.trained_on))

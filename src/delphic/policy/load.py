@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from delphic.policy.model import Policy
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
+# peft asks by the old name, which is nothing that a user could change
+warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

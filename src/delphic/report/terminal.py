@@ -71,7 +71,7 @@ class TerminalDisplay:
         if self.live is not None:
             self.progress.update(self.bar, completed=row["step"])
             self.live.update(self._panel(row, timing))
-        elif "reward_mean" not in row:
+        elif row["step"] == 0:
             self.console.print(f"before training: held-out accuracy {self.evaluation}", highlight=False)
         elif row["step"] == self.total or row["step"] % max(1, self.total // 20) == 0 or "eval_accuracy" in row:
             self.console.print(self._line(row, timing), highlight=False, soft_wrap=True)

@@ -12,12 +12,15 @@ class Tracked:
     """A display that also logs every row; `inner` shows it."""
 
     def __init__(self, inner: Any, names: tuple[str, ...]) -> None:
-        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS, LoggerType, get_available_trackers
 
         known = {str(getattr(kind, "value", kind)): made for kind, made in LOGGER_TYPE_TO_CLASS.items()}
+        missing = {str(kind.value) for kind in LoggerType} - {str(kind.value) for kind in get_available_trackers()}
         for name in names:
             if name not in known:
                 raise UserError(f'trackers: there is no tracker "{name}"{nearest(name, known)}')
+            if name in missing:
+                raise UserError(f'trackers: "{name}" needs its package: pip install {name}')
         self.inner, self.names = inner, names
         self.trackers: list[Any] = []
         self._classes = {name: known[name] for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import warnings
@@ -199,5 +200,7 @@ def _problem(
         try:
             value = float(held)
         except (TypeError, ValueError):
-            raise UserError(f'{row.where}: column "{value_column}" holds {held!r}, not a number') from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise UserError(f'{row.where}: column "{value_column}" holds {held!r}, not a finite number')
     return Problem(prompt, columns, value)
