@@ -213,9 +213,8 @@ def compare(name: str, rounds: int, steps: int) -> dict[str, Any]:
     """Times of delphic and TRL, round by round; the first step of each round warms up and is not counted."""
     case = CASES[name]
     ours, theirs = delphic_contestant(case, "grpo"), trl_contestant(case)
-    if not case.real:  # whose steps are long enough to warm up within themselves
-        ours()
-        theirs(2)
+    ours()
+    theirs(2)
     ratios, ours_s, theirs_s, split = [], [], [], []
     for _ in range(rounds):
         trl_times = theirs(steps + 1)[1:]
@@ -249,6 +248,38 @@ def compare(name: str, rounds: int, steps: int) -> dict[str, Any]:
         "learning_share_of_peak": flops / learn / 1e9 / peak,
         "delphic_peak_mb": peak_memory(name, "delphic"),
         "trl_peak_mb": peak_memory(name, "trl"),
+    }
+
+
+def compare_real(rounds: int) -> dict[str, Any]:
+    """The real model: each step in a process of its own, in turn, so that neither holds memory that the other needs.
+    A step is long enough to contain its own warming up."""
+    case, seen = CASES["real"], {"trl": [], "delphic": []}  # type: ignore[var-annotated]
+    for _ in range(rounds):
+        for who in seen:
+            command = [sys.executable, __file__, "--case", "real", "--memory-of", who, "--model", str(MODEL)]
+            command += ["--threads", str(torch.get_num_threads())]
+            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()
+            seen[who].append((float(out[-2]), float(out[-1])))
+            print(who, *out[-2:], flush=True)
+    theirs, ours = ([seconds for seconds, _ in seen[who]] for who in ("trl", "delphic"))
+    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
+    completions = case.prompts * case.completions
+    return {
+        "case": "real",
+        "about": case.about,
+        "shape": f"{case.prompts} × {case.completions}, at most {case.max_new_tokens} tokens",
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+        "steps_per_round": 1,
+        "ratio_median": statistics.median(ratios),
+        "ratios": ratios,
+        "delphic_seconds": statistics.median(ours),
+        "trl_seconds": statistics.median(theirs),
+        "delphic_samples_per_second": completions / statistics.median(ours),
+        "trl_samples_per_second": completions / statistics.median(theirs),
+        "delphic_peak_mb": max(peak for _, peak in seen["delphic"]),
+        "trl_peak_mb": max(peak for _, peak in seen["trl"]),
     }
 
 
@@ -332,11 +363,11 @@ def sampling_alone(fixed: bool, rounds: int, vllm_python: str | None) -> dict[st
 def memory_of(case: str, who: str) -> None:
     steps = 1 if CASES[case].real else 3
     if who == "trl":
-        trl_contestant(CASES[case])(steps)
+        seconds = trl_contestant(CASES[case])(steps)[-1]
     else:
         step = delphic_contestant(CASES[case], "grpo" if who == "delphic" else who)
-        for _ in range(steps):
-            step()
+        seconds = [step()["total"] for _ in range(steps)][-1]
+    print(seconds)
     # not getrusage: its maximum is inherited from the parent process; this one starts anew with the program
     status = Path("/proc/self/status").read_text()
     print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
@@ -378,14 +409,16 @@ group little but overhead can be saved.
 def write_page(result: dict[str, Any], path: Path) -> None:
     rows, split = [], []
     for c in result["cases"]:
+        if "delphic_share_sampling" in c:
+            split.append(
+                f"| {c['about']} | {100 * c['delphic_share_sampling']:.0f} % | "
+                f"{100 - 100 * c['delphic_share_sampling']:.0f} % | {c['learning_gflops']:.1f} | "
+                f"{100 * c['learning_share_of_peak']:.0f} % of {c['matmul_peak_gflops']:.0f} |"
+            )
         rounds = ", ".join(f"{r:.2f}" for r in c["ratios"])
         rows.append(
             f"| {c['about']} | {c['shape']} | {c['delphic_seconds']:.3f} | {c['trl_seconds']:.3f} | "
             f"**{c['ratio_median']:.2f}** ({rounds}) | {c['delphic_peak_mb']:.0f} / {c['trl_peak_mb']:.0f} MB |"
-        )
-        split.append(
-            f"| {c['about']} | {100 * c['delphic_share_sampling']:.0f} % | {100 - 100 * c['delphic_share_sampling']:.0f} % | "
-            f"{c['learning_gflops']:.1f} | {100 * c['learning_share_of_peak']:.0f} % of {c['matmul_peak_gflops']:.0f} |"
         )
     critic = result["critic"]
     path.write_text(
@@ -444,7 +477,7 @@ def main() -> None:
     result = json.loads((here / "results.json").read_text())  # what is not measured now stays as it was
     result |= {"trl": version("trl"), "torch": torch.__version__}
     for name in names:
-        measured = compare(name, options.rounds, options.steps)
+        measured = compare_real(options.rounds) if name == "real" else compare(name, options.rounds, options.steps)
         result["cases"] = [*(c for c in result["cases"] if c["case"] != name), measured]
         print(json.dumps(measured, indent=1))
     if "real" in names:
