@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from delphic.objective import StepInputs, build, coefficients, prepare, token_weights
-from delphic.policy.logprobs import pad_rows, score
 from delphic.policy.load import load_policy
+from delphic.policy.logprobs import pad_rows, score
 from delphic.policy.sampling import SamplingSettings, sample
 from delphic.randomness import Purpose
 from delphic.tasks import Arithmetic
