@@ -402,7 +402,8 @@ What makes the difference: a group's prompt goes through the model once, in samp
 values are repeated for the completions, and their gradients meet in it again), finished rows leave the batch, the cache
 grows in place, rows whose every gradient term is zero are not learned, padding is kept small by micro-batches of similar
 length, and no second forward pass where the ratio is 1 by construction. With fixed lengths, short prompts and no silent
-group little but overhead can be saved.
+group little but overhead can be saved. For the real model's row the multiplications themselves are 7.6 against 2.6 TFLOP
+(TRL computes each prompt 16 times, in sampling and in learning), so 2.9 × is what sharing prompts alone can give there.
 """
 
 
