@@ -240,8 +240,6 @@ class _Record:
             ids = inputs.expand(gradient.shape[:-1]).reshape(-1)
             return _Outer(ids, right * _embedding_scale(weight, inputs, output), owner)
         values = inputs.reshape(-1, inputs.shape[-1])
-        used = right.abs().sum(-1) > 0  # padding, and what no loss depends on
-        values, right, owner = values[used], right[used], owner[used.cpu()]
         return _Outer(values, right, owner) if isinstance(module, Conv1D) else _Outer(right, values, owner)
 
     # -- a weight that is complete -----------------------------------------------------------------------------
@@ -333,11 +331,27 @@ def _gram(outers: Sequence[_Outer], count: int, shape: torch.Size, factor: torch
         )
     gram = torch.zeros(count, count, dtype=torch.float64)
     for part in torch.arange(columns).split(max(1, NUMBERS // (count * rows))):
-        gradients = torch.stack([_gradient([_of(o, i, part) for o in outers], (rows, len(part))) for i in range(count)])
+        gradients = _gradients(outers, count, rows, part)
         flat = gradients.flatten(1)
         weighted = flat if factor is None else flat * factor[:, part.to(factor.device)].flatten().to(flat)
         gram += (flat @ weighted.T).double().cpu()
     return gram
+
+
+def _gradients(outers: Sequence[_Outer], count: int, rows: int, columns: torch.Tensor) -> torch.Tensor:
+    """[G, rows, some columns] the completions' gradients of one weight."""
+    first, last = int(columns[0]), int(columns[-1]) + 1
+    if all(o.left.dim() == 2 and len(o.owner) % count == 0 and _regular(o.owner, count) for o in outers):
+        shaped = (
+            (o.left.view(count, -1, rows), o.right[:, first:last].reshape(count, -1, last - first)) for o in outers
+        )
+        return sum((left.transpose(1, 2) @ right for left, right in shaped), torch.zeros(()).to(outers[0].right))
+    return torch.stack([_gradient([_of(o, i, columns) for o in outers], (rows, len(columns))) for i in range(count)])
+
+
+def _regular(owner: torch.Tensor, count: int) -> bool:
+    """Whether every completion has the same number of tokens, one after the other."""
+    return bool((owner.view(count, -1) == torch.arange(count)[:, None]).all())
 
 
 def _of(outer: _Outer, completion: int, columns: torch.Tensor) -> _Outer:
