@@ -53,7 +53,7 @@ class Case:
 CASES = {
     "natural": Case("the arithmetic task as it is: natural stops, silent groups", 16, 16, 6, False),
     "fixed": Case("every completion 32 tokens, no silent group", 8, 16, 32, True),
-    "real": Case("a real model, prompts of about 200 tokens, every completion 64 tokens", 2, 16, 64, True, real=True),
+    "real": Case("SmolLM2-135M, prompts of about 200 tokens, every completion 64 tokens", 2, 16, 64, True, real=True),
 }
 
 
@@ -379,8 +379,7 @@ PAGE = """# Performance
 
 Whole optimiser steps (sampling, rewarding, learning) against TRL {trl}'s GRPOTrainer: the built-in model, and
 SmolLM2-135M where the row says so; same prompts per step, G, length limit, float32, {threads} thread(s), in turn within
-one run. A ratio above 1 means that
-delphic does more samples per second.
+one run. A ratio above 1 means that delphic does more samples per second.
 
 | case | shape | delphic s/step | TRL s/step | samples/s, ratio (rounds) | peak memory, delphic / TRL |
 |---|---|---|---|---|---|
@@ -397,13 +396,12 @@ Learning counts 6 × parameters × the learned share of all tokens (a prompt onc
 A critic (`a2c`: a value head on the prompt's last hidden state) against the leave-one-out baseline (`rloo`), same
 batch: {critic_time:.2f} × the time, {a2c_mb:.0f} against {rloo_mb:.0f} MB.
 
-{sampling}
-What makes the difference: a group's prompt goes through the model once, in sampling and in learning (its keys and
+{sampling}What makes the difference: a group's prompt goes through the model once, in sampling and in learning (its keys and
 values are repeated for the completions, and their gradients meet in it again), finished rows leave the batch, the cache
 grows in place, rows whose every gradient term is zero are not learned, padding is kept small by micro-batches of similar
 length, and no second forward pass where the ratio is 1 by construction. With fixed lengths, short prompts and no silent
-group little but overhead can be saved. For the real model's row the multiplications themselves are 7.6 against 2.6 TFLOP
-(TRL computes each prompt 16 times, in sampling and in learning), so 2.9 × is what sharing prompts alone can give there.
+group little but overhead can be saved; with the real model, what TRL does more is each prompt 16 times, in sampling and in
+learning.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -88,6 +89,16 @@ class Silent:
     def message(self, _text: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+def toml(path: Path, content: dict[str, Any]) -> Path:
+    """The nested dictionaries of a test as a TOML file (JSON values are TOML values)."""
+    lines = [f"{k} = {json.dumps(v)}" for k, v in content.items() if not isinstance(v, dict)]
+    for section, values in content.items():
+        if isinstance(values, dict):
+            lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
+    path.write_text("\n".join(lines))
+    return path
 
 
 def forkserver() -> ForkServerContext:

@@ -20,11 +20,11 @@ before a run
 
 during
   train       run a config: delphic train CONFIG.toml [--section.key value ...]
-  convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
   export      the same config for TRL or verl, with delphic's objective inside
 
 after
   eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
+  convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
 
 delphic COMMAND --help tells more of each."""
 

@@ -12,20 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import toml
 
 from delphic.cli import main
 from delphic.errors import UserError
 from delphic.rollouts import Rollouts
-
-
-def toml(path: Path, content: dict[str, Any]) -> Path:
-    """The nested dictionaries of a test as a TOML file (JSON values are TOML values)."""
-    lines = [f"{k} = {json.dumps(v)}" for k, v in content.items() if not isinstance(v, dict)]
-    for section, values in content.items():
-        if isinstance(values, dict):
-            lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
-    path.write_text("\n".join(lines))
-    return path
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import toml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,19 +16,10 @@ from delphic.cli import main
 from delphic.planning.figures import informative_shares
 
 
-def write(content: dict[str, Any], path: Path) -> Path:
-    lines = [f"{k} = {json.dumps(v)}" for k, v in content.items() if not isinstance(v, dict)]
-    for section, values in content.items():
-        if isinstance(values, dict):
-            lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
-    path.write_text("\n".join(lines))
-    return path
-
-
 @pytest.fixture
 def config(quick: dict[str, Any], reward_folder: Path) -> Path:
     quick["task"]["rewards"] = ["tiny_rewards:digits"]
-    return write(quick, reward_folder / "plan.toml")
+    return toml(reward_folder / "plan.toml", quick)
 
 
 def planned(capsys: pytest.CaptureFixture[str], config: Path, to: Path, *more: str) -> dict[str, Any]:
@@ -72,7 +64,7 @@ def test_what_cannot_be_estimated_is_named_and_the_rest_given(
     assert small["recommendation"] is None
     assert "prompts in the pilot" in small["refused"][0]["needs"]
     quick["task"]["rewards"] = []  # exact_match: the random model is never right
-    silent = planned(capsys, write(quick, tmp_path / "silent.toml"), tmp_path, "--prompts", "4", "--completions", "4")
+    silent = planned(capsys, toml(tmp_path / "silent.toml", quick), tmp_path, "--prompts", "4", "--completions", "4")
     assert "all of the pilot's are silent" in silent["refused"][0]["needs"]
     assert silent["rewards"]["silent_share"] == 1
 
@@ -110,6 +102,11 @@ def test_rewards_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert report["rewards"]["variance_within"] == pytest.approx(0.2, abs=0.02)
     assert report["rewards"]["silent_share"] == pytest.approx(report["rewards"]["silent_share_expected"], abs=0.05)
     assert report["refused"][-1]["needs"].startswith("the scores of the completions")
+    steps = tmp_path / "steps.jsonl"  # the same prompt in two steps: two groups
+    rows = [{"step": s, "prompt": "p", "reward": float(r)} for s, r in ((1, 0), (1, 0), (2, 1), (2, 1))]
+    steps.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["plan", "--rewards-only", str(steps), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rewards"]["silent_share"] == 1
     bad = tmp_path / "bad.csv"
     bad.write_text("uid,rewrd\na,1\n")
     assert main(["plan", "--rewards-only", str(bad)]) == 2

@@ -118,14 +118,19 @@ def test_a_prompt_shared_by_its_completions_gives_the_loss_and_gradient_of_rows_
     prompts = [policy.encode(p) for p in PROMPTS for _ in range(5)]
     tokens = [rng.integers(3, 21, size=rng.integers(1, 9)).astype(np.int32) for _ in prompts]
     weights = torch.from_numpy(rng.normal(size=(len(tokens), max(len(t) for t in tokens)))).float()
-    found = []
+    found, through = [], []
+    inputs = policy.model.get_input_embeddings()
+    inputs.register_forward_hook(lambda _module, ids, _out: through.append(ids[0].numel()))
     for shared in (True, False):
         policy.shares_prefix = shared
+        through.append(0)
         policy.model.zero_grad()
         loss = (score(policy, prompts, tokens, TEMPERATURE).logp * weights).sum()
         loss.backward()
         found.append((loss.detach(), {n: p.grad for n, p in policy.parameters().items() if p.grad is not None}))
     (loss, gradient), (plain_loss, plain) = found
+    second = len(through) - 1 - through[::-1].index(0)
+    assert sum(through[:second]) < 0.7 * sum(through[second:]), "prompts went through the model once, not five times"
     assert torch.allclose(loss, plain_loss, rtol=1e-5)
     assert gradient.keys() == plain.keys()
     scale = max(float(g.abs().max()) for g in plain.values())

@@ -57,6 +57,21 @@ def test_a_prompt_beyond_the_context_is_refused_before_the_start(
     assert not (tmp_path / "run").exists(), "nothing was written"
 
 
+def test_no_advice_that_cannot_help(long_and_short: dict[str, Any], tmp_path: Path) -> None:
+    long_and_short["sampling"]["max_new_tokens"] = 1000
+    with pytest.raises(UserError, match=r"lower sampling\.max_new_tokens") as error:
+        run(long_and_short, tmp_path / "run")
+    assert "max_prompt_tokens" not in str(error.value)
+
+
+def test_a_run_without_a_finite_reward_says_so(quick: dict[str, Any], reward_folder: Path, tmp_path: Path) -> None:
+    (reward_folder / "no_rewards.py").write_text("def none(completions, **_):\n    return [None] * len(completions)\n")
+    quick["task"]["rewards"] = ["no_rewards:none"]
+    heard = Heard()
+    train(make_config(quick, "test"), tmp_path / "run", reward_folder, False, heard)
+    assert sum("no completion has a finite reward" in text for text in heard.texts) == 3
+
+
 def test_such_problems_can_be_left_out_and_are_counted(long_and_short: dict[str, Any], tmp_path: Path) -> None:
     long_and_short["sampling"]["max_prompt_tokens"] = 60
     heard = Heard()
@@ -83,7 +98,7 @@ def test_the_estimate_changes_no_bits_and_names_memory_and_time(
 def test_memory_counts_what_a_run_holds(quick: dict[str, Any], tmp_path: Path) -> None:
     def counted(**train_options: Any) -> Any:
         config = make_config(quick | {"train": quick["train"] | train_options}, "test")
-        return count_memory(build_parts(config, tmp_path).policy, config)
+        return count_memory(build_parts(config, tmp_path).policy, config, prompt=8)
 
     plain = counted()
     assert plain.gradients == plain.weights, "all weights are trained"

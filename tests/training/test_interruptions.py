@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Silent, forkserver
+from conftest import Silent, forkserver, toml
 from safetensors import SafetensorError
 
 from delphic.cli import main
@@ -31,15 +31,6 @@ def short(lagged: dict[str, Any]) -> dict[str, Any]:
     lagged["checkpoint"]["every"] = 100  # nothing is saved before the end, unless something asks for it
     lagged["evaluation"] |= {"problems": 0}
     return lagged
-
-
-def toml(path: Path, content: dict[str, Any]) -> Path:
-    lines = [f"{k} = {json.dumps(v)}" for k, v in content.items() if not isinstance(v, dict)]
-    for section, values in content.items():
-        if isinstance(values, dict):
-            lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
-    path.write_text("\n".join(lines))
-    return path
 
 
 def bits(run: Path) -> dict[str, bytes]:

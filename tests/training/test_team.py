@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed
-from conftest import Silent
+from conftest import Silent, toml
 
 from delphic.config import make_config
 from delphic.training.loop import train
@@ -31,20 +31,11 @@ def launch(config: Path, output: Path, processes: int, folder: Path) -> subproce
     return subprocess.run([*start, *train], capture_output=True, text=True, timeout=240, env=environment)
 
 
-def as_toml(content: dict[str, Any]) -> str:
-    lines = [f"{k} = {json.dumps(v)}" for k, v in content.items() if not isinstance(v, dict)]
-    for section, values in content.items():
-        if isinstance(values, dict):
-            lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
-    return "\n".join(lines)
-
-
 def test_two_processes_train_as_one(lagged: dict[str, Any], reward_folder: Path, tmp_path: Path) -> None:
     lagged["objective"] = {"preset": "grpo", "kl": "k3", "kl_coefficient": 0.05}
     lagged["train"] |= {"steps": 4, "warmup_steps": 1}
     alone = train(make_config(lagged, "test"), tmp_path / "alone", reward_folder, False, Silent())
-    config = reward_folder / "team.toml"
-    config.write_text(as_toml(lagged))
+    config = toml(reward_folder / "team.toml", lagged)
     done = launch(config, tmp_path / "pair", 2, reward_folder)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stderr.count("metrics:") == 1, "only the first process speaks"

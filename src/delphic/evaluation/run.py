@@ -16,7 +16,7 @@ from delphic.evaluation.measure import Measured, difference, interval_json, meas
 from delphic.evaluation.results import FORMAT, Earlier, read_earlier
 from delphic.evaluation.specs import Exam
 from delphic.evaluation.transfer import token_counts, transfer_table
-from delphic.policy.load import load_policy
+from delphic.policy.load import is_somewhere, load_policy
 from delphic.policy.model import Policy
 from delphic.policy.sampling import encode_prompts
 from delphic.statistics.evaluation import Difference
@@ -99,7 +99,7 @@ def run_evaluation(request: Request, progress: Progress) -> dict[str, Any]:
         result["before"] = {"model": model, "file": request.before}
     elif request.before is not None:
         second = model_folder(request.before, None)
-        if second != "builtin" and not Path(second).exists() and second.count("/") != 1:
+        if not is_somewhere(second):
             raise UserError(f'--before: there is nothing at "{second}"; give a model, a run folder or a result (.json)')
         if Path(second).is_dir() and not any((Path(second) / file).is_file() for file in MODEL_FILES):
             raise UserError(f'--before: the folder "{second}" holds no model: neither {" nor ".join(MODEL_FILES)}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def _recommend(
 
 
 def _prompts_needed(constants: Constants, prompts: int) -> int:
-    """Prompts at which the interval of c₁ would exclude a quarter of its value: intervals shrink as 1/√B."""
+    """Prompts at which c₁ would be known to ± 60 %: intervals shrink as 1/√B."""
     c1 = constants.c1
     half = c1.high - c1.value
     if c1.value <= 0:
@@ -155,12 +156,9 @@ def _by_difficulty(measured: Measured, size: int) -> list[dict[str, Any]]:
     for name, rows in zip(("hard", "middle", "easy"), np.array_split(order, 3), strict=True):
         if len(rows) == 0 or measured.rewards.shape[1] < 4 or size < 2:
             continue
-        prompts = [measured.pilot.prompts[i] for i in rows]
-        mean = {
-            k: float(np.mean([getattr(p, k) for p in prompts])) for k in ("spread", "product", "square", "gradient")
-        }
-        loo = (mean["spread"] - mean["gradient"]) / size + (mean["product"] + mean["gradient"]) / (size * (size - 1))
-        vanilla = (mean["square"] - mean["gradient"]) / size
+        chosen = np.isin(np.arange(len(order)), rows)
+        moments = replace(error_moments(measured.pilot, chosen), between=0.0)  # the error at a prompt, not between them
+        loo, vanilla = (float(mean_squared_error(e, moments, 1, size)) for e in ("loo", "vanilla"))
         out.append(
             {
                 "prompts": name,

@@ -16,6 +16,7 @@ from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 from delphic.statistics.group_size import Pilot
 from delphic.statistics.ustatistic import baseline_weights, prompt_moments
+from delphic.training.estimate import learn_nothing
 from delphic.training.generate import Generator, rollout
 from delphic.training.loop import Parts, build_parts
 
@@ -92,9 +93,7 @@ def _sample(parts: Parts, index: int, completions: int, number: int) -> Rollouts
 
 def _costs(parts: Parts, config: RunConfig, indices: list[int]) -> tuple[float, float]:
     """(seconds of one more prompt, of one more completion) of a training step: the same prompts with few completions and
-    with twice as many, sampled and learned (without an update); the shorter of two tries each."""
-    from delphic.training.estimate import learn_nothing
-
+    with three times as many, sampled and learned (without an update); the shorter of two tries each."""
     source = parts.source
     assert isinstance(source, Generator)
     problems = [source.task.train[i] for i in indices]

@@ -18,7 +18,8 @@ REWARDS = ("reward", "rewards", "score", "reward_score")
 def read_rewards(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """(rewards [N], group numbers [N]) of a Parquet, JSONL or CSV file of completions, or a folder of Parquet files.
 
-    Groups are told by a column (an id, or else the prompt's text within its file); never by position.
+    Groups are told by a column (an id, or else the prompt's text) within its file and, where there is one, its step; never
+    by position.
 
     Raises:
         UserError: no such file, or no column of rewards or groups, with the nearest.
@@ -36,8 +37,9 @@ def read_rewards(path: Path) -> tuple[np.ndarray, np.ndarray]:
             rewards.append(table[reward].cast(pl.Float64).to_numpy())
         except pl.exceptions.PolarsError:
             raise UserError(f'{file}: column "{reward}" holds values that are no numbers') from None
+        steps = table["step"].cast(pl.String).to_list() if "step" in table.columns else [""] * len(table)
         keys = table[group].cast(pl.String).to_list()
-        groups += [f"{number}/{key}" for key in keys]
+        groups += [f"{number}/{step}/{key}" for step, key in zip(steps, keys, strict=True)]
     _, ids = np.unique(np.array(groups), return_inverse=True)
     return np.concatenate(rewards), ids
 

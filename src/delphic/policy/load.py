@@ -56,9 +56,17 @@ def load_policy(path: str, model: ModelConfig | None = None, adapters: Path | No
 
 
 def resolve(path: str, folder: Path) -> str:
-    """A config's model path: beside the config file if something is there, else as it was given."""
-    beside = folder / path
-    return str(beside) if path != "builtin" and beside.exists() else path
+    """A config's model path: beside the config file if something is there, else from where the command was given, else
+    as it is. Absolute where it is local, so that saved adapters find their base from anywhere."""
+    if path == "builtin":
+        return path
+    return next((str(p.resolve()) for p in (folder / path, Path(path)) if path and p.exists()), path)
+
+
+def is_somewhere(path: str) -> bool:
+    """Whether something is there, or the path could be a hub's name."""
+    name = path.count("/") == 1 and not path.startswith((".", "/", "~")) and not path.endswith(".gguf")
+    return path == "builtin" or (bool(path) and Path(path).exists()) or name
 
 
 def _device(name: str) -> torch.device:
@@ -72,11 +80,11 @@ def _device(name: str) -> torch.device:
 def _read(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
     if path == "builtin":
         path = str(Path(str(resources.files("delphic") / "assets" / "arithmetic")))
-    local = Path(path)
-    if not local.exists() and (path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith(".gguf")):
+    if not is_somewhere(path):
         raise UserError(
             f'model.path: there is nothing at "{path}"; give a model folder, a .gguf file, a hub name (org/model), or "builtin"'
         )
+    local = Path(path)
     try:
         if local.is_file():
             return _read_gguf(local, dtype)

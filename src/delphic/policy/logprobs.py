@@ -100,15 +100,21 @@ def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[int], np.ndarray]:
 
 
 def _row_states(policy: Policy, prompts: Sequence[np.ndarray], tokens: Sequence[np.ndarray]) -> torch.Tensor:
-    """[M, D] states that predict the M completion tokens: every row with its own prompt, padded on the right, where
-    causal attention cannot see."""
+    """[M, D] states that predict the M completion tokens, every row with its own prompt."""
+    ids, chosen = plain_rows(prompts, tokens)
+    return policy.states(ids)[chosen]
+
+
+def plain_rows(prompts: Sequence[np.ndarray], tokens: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids [N, L], bool [N, L]: where a state predicts a completion's token): prompts with their completions, padded on the
+    right, where causal attention cannot see."""
     joined = [np.concatenate([p, t]) for p, t in zip(prompts, tokens, strict=True)]
     ids = pad_rows(joined, max(len(j) for j in joined), torch.long)
     # the state at position i predicts token i + 1
     chosen = torch.zeros_like(ids, dtype=torch.bool)
     for i, (prompt, completion) in enumerate(zip(prompts, tokens, strict=True)):
         chosen[i, len(prompt) - 1 : len(prompt) + len(completion) - 1] = True
-    return policy.states(ids)[chosen]
+    return ids, chosen
 
 
 def _shared_prefix_states(
@@ -149,21 +155,22 @@ def _cut(
 ) -> tuple[int, list[np.ndarray]]:
     """Fill batches in this order; (tokens of all batches with padding, batches)."""
     total = 0
-    batches: list[np.ndarray] = []
-    batch: list[int] = []
+    batches: list[list[int]] = []
     distinct: set[int] = set()
     widths, size = (0, 0), 0
-    for i in order:
-        grown_distinct = distinct | {int(which[i])}
+    for i in map(int, order):
         grown_widths = max(widths[0], int(before[i])), max(widths[1], int(after[i]) - 1)
-        grown = len(grown_distinct) * grown_widths[0] + (len(batch) + 1) * grown_widths[1]
-        if batch and grown > budget:
-            total, batches = total + size, [*batches, np.array(batch)]
-            batch, distinct, widths = [int(i)], {int(which[i])}, (int(before[i]), int(after[i]) - 1)
-            size = sum(widths)
-        else:
-            batch, distinct, widths, size = [*batch, int(i)], grown_distinct, grown_widths, grown
-    return total + size, [*batches, np.array(batch)]
+        grown_distinct = len(distinct) + (int(which[i]) not in distinct)
+        grown = grown_distinct * grown_widths[0] + (len(batches[-1]) + 1 if batches else 1) * grown_widths[1]
+        if not batches or grown > budget:
+            total += size
+            batches.append([])
+            distinct, grown_widths = set(), (int(before[i]), int(after[i]) - 1)
+            grown = sum(grown_widths)
+        batches[-1].append(i)
+        distinct.add(int(which[i]))
+        widths, size = grown_widths, grown
+    return total + size, [np.array(batch) for batch in batches]
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from delphic.errors import UserError
-from delphic.policy.logprobs import pad_rows
+from delphic.policy.logprobs import plain_rows
 from delphic.policy.model import Policy
 from delphic.rollouts import Rollouts
 
@@ -144,13 +144,9 @@ class _Record:
         T: float,
     ) -> None:
         """Of Σ_i log π(y_i), down to the embeddings: weights' own gradients are not asked for, so they are not made."""
-        joined = [np.concatenate([prompt, t]) for t in tokens]
-        self.length = max(len(j) for j in joined)
-        ids = pad_rows(joined, self.length, torch.long).to(policy.device)
-        chosen = torch.zeros_like(ids, dtype=torch.bool)
-        for i, t in enumerate(tokens):
-            mask = torch.from_numpy(np.asarray(loss_mask[i], dtype=bool))
-            chosen[i, len(prompt) - 1 : len(prompt) + len(t) - 1] = mask
+        ids, chosen = plain_rows([prompt] * len(tokens), tokens)
+        chosen[chosen.clone()] = torch.from_numpy(np.concatenate(list(loss_mask)).astype(bool))
+        ids, chosen, self.length = ids.to(policy.device), chosen.to(policy.device), ids.shape[1]
         self.flat_owner = chosen.nonzero()[:, 0]
         states = policy.states(ids)[chosen]
         logits = policy.model.get_output_embeddings()(states) if policy.truncated_head else states

@@ -37,6 +37,21 @@ class ErrorMoments:
         return self.between, self.spread - self.gradient, self.product + self.gradient
 
 
+def error_parts(
+    constants: tuple[float, float, float], completions: int | np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """(c₁, c₂/G, c₃/(G(G−1))): between prompts, the oracle's own noise, the baseline's."""
+    c1, c2, c3 = constants
+    G = np.asarray(completions, dtype=np.float64)
+    return c1, c2 / G, c3 / (G * (G - 1))
+
+
+def prompt_error(constants: tuple[float, float, float], completions: int | np.ndarray) -> np.ndarray:
+    """c₁ + c₂/G + c₃/(G(G−1)): B times the error of the leave-one-out estimator."""
+    between, oracle, baseline = error_parts(constants, completions)
+    return between + oracle + baseline
+
+
 def mean_squared_error(
     estimator: str, moments: ErrorMoments, prompts: float, completions: int | np.ndarray
 ) -> np.ndarray:
@@ -50,11 +65,10 @@ def mean_squared_error(
         ValueError: an unknown estimator, or a group baseline with G < 2.
     """
     G = np.asarray(completions, dtype=np.float64)
-    c1, c2, c3 = moments.constants
     if estimator in ("loo", "self_inclusive") and bool((G < 2).any()):
         raise ValueError(f'"{estimator}" compares completions of a prompt; it needs two')
     if estimator == "loo":
-        return (c1 + c2 / G + c3 / (G * (G - 1))) / prompts
+        return prompt_error(moments.constants, G) / prompts
     if estimator == "self_inclusive":
         kept = (G - 1) / G
         return kept**2 * mean_squared_error("loo", moments, prompts, completions) + moments.mean / G**2
@@ -66,4 +80,4 @@ def mean_squared_error(
     }
     if estimator not in within:
         raise ValueError(f'there is no estimator "{estimator}"; {", ".join(ESTIMATORS)}')
-    return (c1 + (within[estimator] - moments.gradient) / G) / prompts
+    return (moments.between + (within[estimator] - moments.gradient) / G) / prompts

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-from delphic.statistics.error import ErrorMoments
+from delphic.statistics.error import ErrorMoments, error_parts, prompt_error
 from delphic.statistics.ustatistic import PromptMoments
 
 SIZES = np.array([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
@@ -33,7 +33,8 @@ class Pilot:
 
 
 def error_moments(pilot: Pilot, counts: np.ndarray | None = None) -> ErrorMoments:
-    """Unbiased estimates of the moments over prompts; NaN where the prompts have too few completions.
+    """Unbiased estimates of the moments over prompts; NaN where the prompts have too few completions. Only `best` is a
+    plug-in (a ratio at each prompt): it makes the best prompt-only baseline look better than it is.
 
     Args:
         counts: [B] how often each prompt counts (a bootstrap sample); a prompt is never paired with itself.
@@ -71,16 +72,13 @@ def best_group_size(c1: float, c3: float) -> float:
 
 def relative_error(constants: tuple[float, float, float], sizes: np.ndarray = SIZES) -> np.ndarray:
     """N·MSE of the leave-one-out estimator at a fixed budget, over group sizes."""
-    c1, c2, c3 = constants
-    return c1 * sizes + c2 + c3 / (sizes - 1)
+    return sizes * prompt_error(constants, sizes)
 
 
 def cost_aware_group_size(constants: tuple[float, float, float], prompt_cost: float, completion_cost: float) -> int:
     """The G that minimises error × cost, (c₁ + c₂/G + c₃/(G(G−1)))·(a + bG), among whole numbers up to 4,096."""
-    c1, c2, c3 = constants
     sizes = np.arange(2, 4097, dtype=np.float64)
-    error = c1 + c2 / sizes + c3 / (sizes * (sizes - 1))
-    return int(sizes[np.argmin(error * (prompt_cost + completion_cost * sizes))])
+    return int(sizes[np.argmin(prompt_error(constants, sizes) * (prompt_cost + completion_cost * sizes))])
 
 
 def flat_range(constants: tuple[float, float, float], loss: float = 0.02) -> tuple[int, int]:
@@ -93,16 +91,14 @@ def flat_range(constants: tuple[float, float, float], loss: float = 0.02) -> tup
 
 def critical_batch(constants: tuple[float, float, float], size: int, gradient2: float) -> float:
     """Prompts at which noise and signal are equal: (c₁ + c₂/G + c₃/(G(G−1)))/‖g‖² (McCandlish et al. 2018)."""
-    c1, c2, c3 = constants
-    return (c1 + c2 / size + c3 / (size * (size - 1))) / gradient2 if gradient2 > 0 else float("inf")
+    return float(prompt_error(constants, size)) / gradient2 if gradient2 > 0 else float("inf")
 
 
 def noise_split(constants: tuple[float, float, float], size: int) -> dict[str, float]:
     """Shares of the error at group size G: between prompts, the oracle's own noise, the baseline's."""
-    c1, c2, c3 = constants
-    parts = {"between_prompts": c1, "oracle": c2 / size, "baseline": c3 / (size * (size - 1))}
-    total = sum(parts.values())
-    return {name: part / total for name, part in parts.items()}
+    parts = [float(part) for part in error_parts(constants, size)]
+    names = ("between_prompts", "oracle", "baseline")
+    return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
 
 
 def allocation(moments: Sequence[PromptMoments], budget: int, least: int = 2) -> np.ndarray:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+import psutil
 import torch
 
 from delphic.config import RunConfig
@@ -55,19 +55,19 @@ class Estimate:
             f"(sampling {self.seconds_sample:.2g}, learning {self.seconds_learn:.2g}), {length} in all"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"memory_total": self.memory.total}
 
-
-def estimate(policy: Policy, config: RunConfig, source: Generator, done: int) -> Estimate:
+def estimate(policy: Policy, config: RunConfig, source: Generator, done: int, longest: int) -> Estimate:
     """Sample and learn a few groups of the first step twice (the first time warms up), and scale.
+
+    Args:
+        done: steps of the run that are behind it. longest: tokens of the longest prompt.
 
     The probe's random numbers are the step's own and its gradients are dropped, so the run's bits do not depend on it.
 
     Raises:
         UserError: the run cannot fit into memory, naming the setting to change.
     """
-    memory, available = count_memory(policy, config), _available(policy.device)
+    memory, available = count_memory(policy, config, longest), _available(policy.device)
     if memory.total > available:
         raise UserError(_does_not_fit(memory, available, config))
     sampling = config.sampling
@@ -96,8 +96,12 @@ def learn_nothing(policy: Policy, rollouts: Rollouts, config: RunConfig) -> None
     policy.model.zero_grad(set_to_none=True)
 
 
-def count_memory(policy: Policy, config: RunConfig) -> Memory:
-    """Bytes from the model's tensors, and per token from what a small backward pass keeps and a small cache holds."""
+def count_memory(policy: Policy, config: RunConfig, prompt: int) -> Memory:
+    """Bytes from the model's tensors, and per token from what a small backward pass keeps and a small cache holds.
+
+    Args:
+        prompt: tokens of the longest prompt; at least one row goes through the model, whatever the budget.
+    """
     size = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = list(policy.parameters().values())
     numbers = sum(p.numel() for p in trained)
@@ -107,8 +111,8 @@ def count_memory(policy: Policy, config: RunConfig) -> Memory:
     s = config.sampling
     kept, cached = _per_token(policy)
     rows = min(s.batch_rows, s.prompts * s.completions)
-    prompt = 64  # a guess, which the memory of sampling depends on little
-    tokens = min(config.train.token_budget, s.prompts * s.completions * (prompt + s.max_new_tokens))
+    row = prompt + s.max_new_tokens
+    tokens = max(row, min(config.train.token_budget, s.prompts * s.completions * row))
     logits = min(LOGITS, tokens * policy.vocabulary)
     return Memory(
         weights=size,
@@ -116,7 +120,7 @@ def count_memory(policy: Policy, config: RunConfig) -> Memory:
         optimiser=4.0 * (moments * numbers + half),
         reference=size if reference and policy.adapted is None else 0.0,
         activations=kept * tokens + 3 * 4.0 * logits,
-        cache=cached * rows * (prompt + s.max_new_tokens) + 4.0 * 4.0 * rows * policy.vocabulary,
+        cache=cached * rows * row + 4.0 * 4.0 * rows * policy.vocabulary,
         process=0.5 * GB if policy.device.type == "cpu" else 0.0,  # the interpreter and torch itself
     )
 
@@ -153,19 +157,14 @@ def _available(device: torch.device) -> float:
     the container's."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
-    own = free = 0.0
-    with open("/proc/self/status") as status:
-        own = next(float(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
-    with open("/proc/meminfo") as machine:
-        free = next(float(line.split()[1]) * 1024 for line in machine if line.startswith("MemAvailable"))
     limit = float("inf")
     try:
         with open("/sys/fs/cgroup/memory.max") as cgroup, open("/sys/fs/cgroup/memory.current") as current:
             text = cgroup.read().strip()
             limit = float(text) - float(current.read()) if text != "max" else limit
-    except OSError:
+    except OSError:  # no container, or no Linux
         pass
-    return min(free, limit) + own
+    return min(psutil.virtual_memory().available, limit) + psutil.Process().memory_info().rss
 
 
 def _does_not_fit(memory: Memory, available: float, config: RunConfig) -> str:

@@ -108,12 +108,13 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         parts = build_parts(config, folder, checkpoint.folder if checkpoint else None)
         state = checkpoint.state if checkpoint else {"cursor": 0, "best": None}
         expected = None
-        if config.train.estimate and isinstance(parts.source, Generator) and team.size == 1:
-            expected = estimate(parts.policy, config, parts.source, done)
+        task = parts.source.task if isinstance(parts.source, Generator) else None
+        if config.train.estimate and isinstance(task, Fitting) and team.size == 1:
+            assert isinstance(parts.source, Generator)
+            expected = estimate(parts.policy, config, parts.source, done, task.longest)
         run.begin()  # nothing is written before all that the config names has been found good
         run.cut_logs(done if checkpoint else -1)
         display.start(config, done)
-        task = parts.source.task if isinstance(parts.source, Generator) else None
         if isinstance(task, Fitting) and task.left_out:
             display.message(
                 f"left out: {task.left_out} problems with more than {config.sampling.max_prompt_tokens} tokens"
@@ -185,6 +186,10 @@ class Loop:
         self._check_version(number, rollouts)
         self._check_finite(number, rollouts)
         self._measure(rollouts, generated, meter)
+        if not np.isfinite(rollouts.reward).any():
+            self.display.message(
+                f"step {number}: no completion has a finite reward, so nothing was learned from rewards"
+            )
         try:
             self.parts.learner.learn(rollouts, number, meter, timing)
         except NonFiniteError as error:

@@ -41,13 +41,15 @@ class PromptOrder:
 
 @dataclass
 class Fitting:
-    """The problems of a task whose prompts the model can take; `left_out` counts the others."""
+    """The problems of a task whose prompts the model can take; `left_out` counts the others. `longest`: tokens of the
+    longest prompt."""
 
     name: str
     train: Sequence[Problem]
     held_out: Sequence[Problem]
     task: Task
     left_out: int
+    longest: int
 
     def reward(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[float | None]:
         return self.task.reward(problems, completions)
@@ -61,10 +63,10 @@ def fitting(task: Task, policy: Policy, sampling: SamplingConfig) -> Fitting:
             `sampling.max_prompt_tokens` leaves it out; or nothing is left to train on.
     """
     room = None if policy.context is None else policy.context - sampling.max_new_tokens
-    left_out = 0
+    left_out = longest = 0
 
     def fits(problem: Problem, number: int, side: str) -> bool:
-        nonlocal left_out
+        nonlocal left_out, longest
         length = len(policy.encode(problem.prompt, problem.tools))
         where = f"{side} problem {number}"
         if length == 0:
@@ -75,9 +77,11 @@ def fitting(task: Task, policy: Policy, sampling: SamplingConfig) -> Fitting:
         if room is not None and length > room:
             raise UserError(
                 f"{where}: its prompt of {length} tokens and {sampling.max_new_tokens} new ones exceed the model's "
-                f"context of {policy.context}; lower sampling.max_new_tokens, or leave such problems out with "
-                f"sampling.max_prompt_tokens = {max(room, 1)}: {policy.render(problem.prompt, problem.tools)[:60]!r}…"
+                f"context of {policy.context}; lower sampling.max_new_tokens"
+                + (f", or leave such problems out with sampling.max_prompt_tokens = {room}" if room > 0 else "")
+                + f": {policy.render(problem.prompt, problem.tools)[:60]!r}…"
             )
+        longest = max(longest, length)
         return True
 
     train, held_out = (
@@ -86,4 +90,4 @@ def fitting(task: Task, policy: Policy, sampling: SamplingConfig) -> Fitting:
     )
     if task.train and not train:
         raise UserError(f"sampling.max_prompt_tokens = {sampling.max_prompt_tokens} leaves no training problem")
-    return Fitting(task.name, train, held_out, task, left_out)
+    return Fitting(task.name, train, held_out, task, left_out, longest)
