@@ -53,7 +53,8 @@ def print_plan(plan: dict[str, Any], size: int) -> None:
     if advice is not None:
         low, high = advice["within_two_percent"]
         verb = "keep" if advice["keep"] else "set"
-        console.print(f"\n{low} to {high} completions lose less than 2 %: {verb} {advice['completions']}")
+        span = f"{low} completions lose" if low == high else f"{low} to {high} completions lose"
+        console.print(f"\n{span} less than 2 %: {verb} {advice['completions']}")
         for host, line in advice["config"].items():
             console.print(f"  {host:8}{line}")
     for item in plan["refused"]:
