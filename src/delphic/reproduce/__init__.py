@@ -1,0 +1,1 @@
+"""The papers' experiments, at a size a CPU can run: `delphic reproduce`."""
