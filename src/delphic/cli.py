@@ -16,6 +16,7 @@ delphic: plan, train and diagnose group-relative RL for language models.
 
 before a run
   plan        how good the gradient is, how many completions per prompt: delphic plan CONFIG.toml
+  stability   which learning rate and sync interval stay stable; what-if for a run
   objective   what an objective does to given rewards; --list shows the table
 
 during
@@ -23,8 +24,12 @@ during
   export      the same config for TRL or verl, with delphic's objective inside
 
 after
+  forecast    where a run's reward is heading: delphic forecast RUN-or-LOG
   eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
   convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
+
+science
+  backtest    how good forecasts are on the runs of a folder
 
 delphic COMMAND --help tells more of each."""
 
@@ -219,7 +224,75 @@ def plan(arguments: Sequence[str]) -> int:
     return run_plan(load_config(config_path, parse_overrides(rest)), config_path, known)
 
 
+def stability(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic stability",
+        description="Which learning rate and sync interval stay stable, from the settings, or from a run.",
+    )
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run's folder or log, to fit its decay rate")
+    parser.add_argument("--learning-rate", type=float, metavar="η")
+    parser.add_argument("--stiffness", type=float, metavar="K", help="of the delayed force, per unit of learning rate")
+    parser.add_argument("--momentum", type=float, metavar="μ", help="sgd's momentum (0), or adam's β₁ (0.9)")
+    parser.add_argument("--sync-interval", type=int, metavar="m", help="steps between syncs of the sampler (1)")
+    parser.add_argument("--sync-offset", type=int, metavar="n", help="steps that rollouts wait (0)")
+    parser.add_argument(
+        "--fresh-stiffness", type=float, metavar="k", help="of forces without lag, such as a KL term (0)"
+    )
+    parser.add_argument("--fresh-anchor", choices=["behaviour", "reference"], help="what they pull to (reference)")
+    parser.add_argument("--optimizer", choices=["sgd", "adam"], help="adam: K in preconditioned units")
+    parser.add_argument("--objective", metavar="NAME", help="whether its importance weights cancel the lag")
+    parser.add_argument("--margin", type=float, default=1.0, help="safety factor of the largest settings (1)")
+    parser.add_argument("--metric", help="column of a run's log (the mean reward)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands_dynamics import run_stability
+
+    return run_stability(known)
+
+
+def forecast(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic forecast",
+        description="Where a run's reward is heading: the mean of its last tenth, its plateau, and when it gets there.",
+    )
+    parser.add_argument(
+        "path", type=Path, metavar="RUN-or-LOG", help="a run's folder, a JSONL or a CSV file with steps"
+    )
+    parser.add_argument("--metric", help="column to forecast (the mean reward)")
+    parser.add_argument(
+        "--at", type=float, metavar="SHARE", help="forecast from this share of the log, beside what came"
+    )
+    parser.add_argument(
+        "--end", type=float, metavar="STEP", help="last step planned (the run's own; else twice the steps)"
+    )
+    parser.add_argument("--level", type=float, default=0.95, help="of the intervals (0.95)")
+    parser.add_argument("--range", metavar="LOW,HIGH", help="lowest and highest value possible")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="a picture with bands, one self-contained page")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands_dynamics import run_forecast
+
+    return run_forecast(known)
+
+
+def backtest(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic backtest",
+        description="Forecast every run of a folder from 25, 50 and 75 % of its steps, and compare with what came.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="looked through for JSONL and CSV logs")
+    parser.add_argument("--metric", help="column to forecast (the mean reward)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands_dynamics import run_backtest
+
+    return run_backtest(known)
+
+
 COMMANDS = {
+    "stability": stability,
+    "forecast": forecast,
+    "backtest": backtest,
     "plan": plan,
     "train": train,
     "convert": convert,

@@ -115,7 +115,9 @@ def fit_law(law: Law, curve: Curve, noise: Noise, prior: tuple[float, float]) ->
     coefficients = _coefficients(phi, curve, noise)
     residual = curve.y - coefficients[0] - coefficients[1] * phi
     n, count = len(curve.y), len(law.parameters) + 4  # R₀, R∞, variance and correlation of the noise
-    aicc = akaike(n * np.log(max(sse, 1e-300) / n) + float(np.log1p(-(noise.correlation ** (2 * curve.spacing))).sum()), n, count)
+    aicc = akaike(
+        n * np.log(max(sse, 1e-300) / n) + float(np.log1p(-(noise.correlation ** (2 * curve.spacing))).sum()), n, count
+    )
     spread = float((curve.w * (curve.y - np.average(curve.y, weights=curve.w)) ** 2).sum())
     parameters = {"start": float(coefficients[0]), "plateau": float(coefficients.sum())}
     parameters |= {name: float(value) for name, value in zip(law.parameters, polished, strict=True)}

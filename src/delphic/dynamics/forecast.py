@@ -226,3 +226,20 @@ def _advice(now: Interval, final: Interval) -> str:
     if final.high < now.low:
         return f"falling: expect {final.value:.3g} at the end, now {now.value:.3g}"
     return f"little more to come: {final.value - now.value:+.2g} ({final.low - now.value:+.2g} to {final.high - now.value:+.2g})"
+
+
+def decay_rate(steps: np.ndarray, values: np.ndarray, level: float = 0.95) -> Interval | None:
+    """λ per step of a single exponential, with its interval; None where the curve shows no approach to a plateau (the
+    interval spans more than a factor of ten, or a wandering level describes it as well)."""
+    if len(np.unique(steps)) < FEWEST or np.ptp(values) == 0:
+        return None
+    curve = make_curve(steps, values)
+    scale = float(np.quantile(curve.y, 0.98) - np.quantile(curve.y, 0.02))
+    fits, _ = fit_all(curve, (float(curve.y.mean()), 3 * scale))
+    fit = next(f for f in fits if f.law.name == "exponential")
+    if fit.aicc > fit_level(curve).aicc:
+        return None
+    rates, weight = fit.shapes[:, 0], np.exp(fit.log_weight)
+    cumulative = np.cumsum(weight)
+    low, high = (float(rates[np.searchsorted(cumulative, q)]) for q in ((1 - level) / 2, (1 + level) / 2 - 1e-12))
+    return Interval(fit.parameters["rate"], low, high) if high < 10 * low else None
