@@ -110,20 +110,24 @@ def fit_law(law: Law, curve: Curve, noise: Noise, prior: tuple[float, float]) ->
     shapes = law.grid(curve.span)
     mean, cov, log_weight = _posterior(law, shapes, curve, noise, prior)
     evidence = float(np.logaddexp.reduce(log_weight) - np.log(len(shapes)))
-    polished, sse = _polish(law, shapes[np.argsort(-log_weight)[:3]], curve, noise)
+    polished, sse = _polish(law, shapes[np.argmax(log_weight)], curve, noise)
     phi = law.phi(curve.t, polished[None])[0]
     coefficients = _coefficients(phi, curve, noise)
     residual = curve.y - coefficients[0] - coefficients[1] * phi
     n, count = len(curve.y), len(law.parameters) + 4  # R₀, R∞, variance and correlation of the noise
-    aicc = akaike(
-        n * np.log(max(sse, 1e-300) / n) + float(np.log1p(-(noise.correlation ** (2 * curve.spacing))).sum()), n, count
-    )
+    aicc = akaike(_deviance(sse, curve, noise), n, count)
     spread = float((curve.w * (curve.y - np.average(curve.y, weights=curve.w)) ** 2).sum())
     parameters = {"start": float(coefficients[0]), "plateau": float(coefficients.sum())}
     parameters |= {name: float(value) for name, value in zip(law.parameters, polished, strict=True)}
     r2 = 1 - float((curve.w * residual**2).sum()) / spread if spread > 0 else 0.0
     normalised = log_weight - np.logaddexp.reduce(log_weight)
     return LawFit(law, shapes, normalised, mean, cov, evidence, float(aicc), r2, parameters)
+
+
+def _deviance(sse: float, curve: Curve, noise: Noise) -> float:
+    """−2 log L of whitened residuals, their variance as it fits best; without what all laws share."""
+    n = len(curve.y)
+    return n * float(np.log(max(sse, 1e-300) / n)) + float(np.log1p(-(noise.correlation ** (2 * curve.spacing))).sum())
 
 
 def akaike(deviance: float, n: int, parameters: int) -> float:
@@ -201,29 +205,52 @@ def _coefficients(phi: np.ndarray, curve: Curve, noise: Noise) -> np.ndarray:
     return np.linalg.lstsq(x, whiten(curve.y, curve, noise.correlation), rcond=None)[0]
 
 
-def _polish(law: Law, starts: np.ndarray, curve: Curve, noise: Noise) -> tuple[np.ndarray, float]:
-    """Least squares over the shape, from the best points of the grid; k of the mixture stays what it is."""
-    best, least = starts[0], np.inf
+def _polish(law: Law, start: np.ndarray, curve: Curve, noise: Noise) -> tuple[np.ndarray, float]:
+    """Least squares over the shape, from the best point of the grid; k of the mixture stays what it is."""
     fixed = 1 if law.name == "difficulty_mixture" else 0
     y = whiten(curve.y, curve, noise.correlation)
+    scale = np.where(np.abs(start[fixed:]) > 0, np.abs(start[fixed:]), 1.0)
 
-    for start in starts:
-        scale = np.where(np.abs(start[fixed:]) > 0, np.abs(start[fixed:]), 1.0)
+    def residual(z: np.ndarray) -> np.ndarray:
+        phi = law.phi(curve.t, np.concatenate([start[:fixed], z * scale])[None])[0]
+        c = _coefficients(phi, curve, noise)
+        return y - whiten(c[0] + c[1] * phi, curve, noise.correlation)
 
-        def residual(z: np.ndarray, start: np.ndarray = start, scale: np.ndarray = scale) -> np.ndarray:
-            shape = np.concatenate([start[:fixed], z * scale])
-            phi = law.phi(curve.t, shape[None])[0]
-            c = _coefficients(phi, curve, noise)
-            return y - whiten(c[0] + c[1] * phi, curve, noise.correlation)
+    low, high = np.array(law.low[fixed:]) / scale, np.array(law.high[fixed:]) / scale
+    found = least_squares(
+        residual, np.clip(start[fixed:] / scale, low + 1e-12, high - 1e-12), bounds=(low, high), max_nfev=30
+    )
+    return np.concatenate([start[:fixed], found.x * scale]), float(2 * found.cost)
 
-        low = np.array(law.low[fixed:]) / scale
-        high = np.array(law.high[fixed:]) / scale
-        z0 = np.clip(start[fixed:] / scale, low + 1e-12, high - 1e-12)
-        found = least_squares(residual, z0, bounds=(low, high), max_nfev=40)
-        if 2 * found.cost < least:
-            least = float(2 * found.cost)
-            best = np.concatenate([start[:fixed], found.x * scale])
-    return best, least
+
+@dataclass(frozen=True)
+class Jump:
+    """Two levels and nothing between: `step` (t of the first point after it), `before`, `after`, and how well that fits."""
+
+    t: float
+    before: float
+    after: float
+    aicc: float
+
+
+def fit_jump(curve: Curve, noise: Noise, least: int = 4) -> Jump | None:
+    """The best split into two levels of at least so many points each; None where one level does as well (AICc within 10, as
+    the best of many splits always gains something)."""
+    n = len(curve.y)
+    if n < 2 * least:
+        return None
+    best, at = np.inf, least
+    for k in range(least, n - least + 1):
+        phi = (np.arange(n) >= k).astype(np.float64)
+        c = _coefficients(phi, curve, noise)
+        sse = float((whiten(curve.y - c[0] - c[1] * phi, curve, noise.correlation) ** 2).sum())
+        if sse < best:
+            best, at, levels = sse, k, c
+    aicc = akaike(_deviance(best, curve, noise), n, 5)
+    one = float((whiten(curve.y - _coefficients(np.zeros(n), curve, noise)[0], curve, noise.correlation) ** 2).sum())
+    if aicc > akaike(_deviance(one, curve, noise), n, 3) - 10:
+        return None
+    return Jump(float(curve.t[at]), float(levels[0]), float(levels.sum()), aicc)
 
 
 def fit_all(curve: Curve, prior: tuple[float, float]) -> tuple[list[LawFit], Noise]:

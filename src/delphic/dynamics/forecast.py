@@ -6,17 +6,17 @@ stray from every law (INFLATE, chosen once so that intervals cover on simulated 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from delphic.dynamics.fitting import Curve, LawFit, Level, Noise, fit_all, fit_level, make_curve
+from delphic.dynamics.fitting import Curve, LawFit, Level, Noise, fit_all, fit_jump, fit_level, make_curve
 
 DRAWS = 4000
 INFLATE = 0.35  # standard deviation of what a run adds to the change that the laws foresee, as a share of it
 FEWEST = 12  # points below which nothing is fitted
-WIDEST = 0.5  # width of an answer's interval, of the reward's own scale
+WIDEST = 0.6  # width of an answer's interval, of the reward's own scale
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Interval:
 @dataclass(frozen=True)
 class Forecast:
     """`final`: mean of the last tenth of the steps up to the planned end. `plateau`, `steps_to_95_percent` (of the way from
-    start to plateau): None where not determined. band: t [b], and low, middle, high [b] of the curve itself."""
+    start to plateau): None where not determined. jump: the step at which two levels meet, where no law is better. band: t [b], and low, middle, high [b] of the curve itself."""
 
     laws: list[dict[str, Any]]
     chosen: str | None
@@ -40,6 +40,7 @@ class Forecast:
     advice: str
     refused: bool
     reason: str | None
+    jump: float | None = None
     band: dict[str, np.ndarray] | None = None
 
 
@@ -78,7 +79,13 @@ def forecast(
     laws, weights = _rank(fits, wander)
     last = end - float(np.min(steps)) + 1
     draws = _draw(curve, fits, wander, weights, noise, last, inflate, (low, high), np.random.default_rng(seed))
-    return _answer(curve, laws, draws, level, limits, scale, float(np.min(steps)) - 1)
+    origin = float(np.min(steps)) - 1
+    answer = _answer(curve, laws, draws, level, limits, scale, origin)
+    jump = fit_jump(curve, noise)
+    if jump is None or jump.aicc > laws[0]["aicc"] + 2:
+        return answer
+    text = f"the reward jumped from {jump.before:.3g} to {jump.after:.3g} at step {jump.t + origin:g}, which no law of learning does"
+    return replace(answer, jump=jump.t + origin, advice=f"{text}; {answer.advice}" if answer.advice else text)
 
 
 def _rank(fits: list[LawFit], wander: Level) -> tuple[list[dict[str, Any]], np.ndarray]:
@@ -214,10 +221,10 @@ def _answer(
             "",
             True,
             f"the curve so far allows anything from {final.low:.3g} to {final.high:.3g} at the end",
-            band,
+            band=band,
         )
     now = _interval(draws.now, level)
-    return Forecast(laws, laws[0]["name"], plateau, final, reach, level, _advice(now, final), False, None, band)
+    return Forecast(laws, laws[0]["name"], plateau, final, reach, level, _advice(now, final), False, None, band=band)
 
 
 def _advice(now: Interval, final: Interval) -> str:
@@ -239,7 +246,7 @@ def decay_rate(steps: np.ndarray, values: np.ndarray, level: float = 0.95) -> In
     fit = next(f for f in fits if f.law.name == "exponential")
     if fit.aicc > fit_level(curve).aicc:
         return None
-    rates, weight = fit.shapes[:, 0], np.exp(fit.log_weight)
-    cumulative = np.cumsum(weight)
-    low, high = (float(rates[np.searchsorted(cumulative, q)]) for q in ((1 - level) / 2, (1 + level) / 2 - 1e-12))
-    return Interval(fit.parameters["rate"], low, high) if high < 10 * low else None
+    rates, weight = np.log(fit.shapes[:, 0]), np.exp(fit.log_weight)
+    edges = np.concatenate([rates[:1], 0.5 * (rates[1:] + rates[:-1]), rates[-1:]])
+    low, high = np.exp(np.interp([(1 - level) / 2, (1 + level) / 2], np.concatenate([[0], np.cumsum(weight)]), edges))
+    return Interval(fit.parameters["rate"], float(low), float(high)) if high < 10 * low else None

@@ -1,0 +1,135 @@
+"""delphic stability, forecast and backtest: their JSON, their screens, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from delphic.cli import main
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def curve(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    t = np.arange(1, 201)
+    y = 0.8 - 0.6 * np.exp(-0.02 * t) + rng.normal(0, 0.02, 200)
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.parent.mkdir()
+    path.write_text(
+        "".join(json.dumps({"step": int(s), "reward_mean": float(v)}) + "\n" for s, v in zip(t, y, strict=True))
+    )
+    return path
+
+
+def test_stability_from_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    hold = call(capsys, "stability", "--learning-rate", "0.01", "--stiffness", "2", "--sync-interval", "8")
+    assert hold["gain"] == pytest.approx(0.01 * 2 * 7)
+    assert hold["exact_limit"] == pytest.approx(2 / 8 / 2)
+    assert hold["closed_form_limit"] == pytest.approx(1 / 7 / 2)
+    assert hold["oscillation_onset"] == pytest.approx(1 / 8 / 2)
+    assert (hold["regime"], hold["period"]) == ("overdamped", None)
+    assert hold["max_sync_interval"] == 100
+    fresh = call(capsys, "stability", "--learning-rate", "0.01", "--stiffness", "2")
+    assert fresh["closed_form_limit"] is None, "no lag, no limit of that kind"
+    adam = call(
+        capsys, "stability", "--learning-rate", "0.01", "--stiffness", "2", "--optimizer", "adam", "--sync-offset", "1"
+    )
+    assert adam["exact_limit"] == pytest.approx(1 / 2, rel=1e-6), "β₁ = .9: ηK·d = 1"
+    margin = call(
+        capsys, "stability", "--learning-rate", "0.01", "--stiffness", "2", "--sync-interval", "8", "--margin", "2"
+    )
+    assert margin["max_learning_rate"] == pytest.approx(hold["exact_limit"] / 2)
+    assert margin["max_sync_interval"] == 50
+    weighted = call(
+        capsys,
+        "stability",
+        "--learning-rate",
+        "0.01",
+        "--stiffness",
+        "2",
+        "--sync-interval",
+        "8",
+        "--objective",
+        "topr",
+    )
+    assert weighted["exact_limit"] == pytest.approx(hold["exact_limit"])
+    assert main(["stability", "--learning-rate", "0.2", "--stiffness", "2", "--sync-interval", "8"]) == 0
+    assert "unstable" in capsys.readouterr().out
+
+
+def test_stability_of_a_run_inverts_the_lag_and_is_not_certified(
+    curve: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = call(capsys, "stability", str(curve), "--learning-rate", "0.1", "--sync-offset", "10")
+    gain = 0.1 * run["stiffness"]
+    assert gain == pytest.approx(np.exp(-0.02 * 10) * (1 - np.exp(-0.02)), rel=0.25)
+    assert run["certified"] is False
+    assert any("not certified" in note for note in run["notes"])
+    assert {row["change"] for row in run["what_if"]} >= {"learning rate × 2", "sync interval 8", "momentum 0.9"}
+    given = call(capsys, "stability", str(curve), "--learning-rate", "0.1", "--stiffness", "3")
+    assert given["certified"] is True
+
+
+def test_forecast_of_a_run(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "f.html"
+    found = call(capsys, "forecast", str(curve.parent), "--at", "0.5", "--html", str(page))
+    assert found["final"]["low"] <= found["actual"] <= found["final"]["high"]
+    assert found["plateau"]["low"] < 0.8 < found["plateau"]["high"]
+    assert {row["name"] for row in found["laws"]} == {
+        "three_phase",
+        "exponential",
+        "logistic",
+        "difficulty_mixture",
+        "scaling_sigmoid",
+        "last_value",
+    }
+    assert found["chosen"] == found["laws"][0]["name"]
+    text = page.read_text()
+    assert "plotly" in text
+    assert 'src="http' not in text
+    assert main(["forecast", str(curve)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mean of the last tenth, up to step 399" in out
+    assert "twice the steps so far" in out
+
+
+def test_backtest_of_a_folder(curve: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (curve.parent / "notes.csv").write_text("a,b\n1,2\n")
+    found = call(capsys, "backtest", str(curve.parent))
+    assert [row["at"] for row in found["summary"]] == [0.25, 0.5, 0.75]
+    assert "no column of steps" in found["left_out"][0]
+    assert main(["backtest", str(curve.parent)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stability"], "give --learning-rate and --stiffness, or a run"),
+        (["stability", "--learning-rate", "0.1", "--stiffness", "-1"], "stiffness must be positive"),
+        (["stability", "--learning-rate", "0", "--stiffness", "1"], "--learning-rate must be positive"),
+        (["stability", "--learning-rate", "1", "--stiffness", "1", "--momentum", "1"], "momentum must be in"),
+        (["stability", "--learning-rate", "1", "--stiffness", "1", "--objective", "gpro"], 'did you mean "grpo"'),
+        (["stability", "--learning-rate", "1", "--stiffness", "1", "--margin", "0.5"], "--margin must be 1 or more"),
+        (["forecast", "nowhere.jsonl"], "no such file"),
+        (["forecast", "CURVE", "--at", "2"], "--at must be inside"),
+        (["forecast", "CURVE", "--range", "0"], "reads two numbers"),
+        (["forecast", "CURVE", "--range", "0,0.5"], "outside 0 to 0.5"),
+        (["forecast", "CURVE", "--metric", "rewrd_mean"], 'did you mean "reward_mean"'),
+        (["forecast", "CURVE", "--level", "95"], "--level must be inside"),
+        (["backtest", "nowhere"], "no folder"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    curve: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main([str(curve) if a == "CURVE" else a for a in arguments]) == 2
+    assert message in capsys.readouterr().err
