@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,27 @@ def test_a_measured_stiffness_makes_the_controller_act_and_a_resumed_run_acts_al
     versions = [int(Rollouts.read(run / "rollouts" / f"step_{t:06d}.parquet")[0].version[0]) // 2 for t in range(1, 21)]
     assert versions[:14] == [source_step(t, 3, 2) for t in range(1, 15)], "sampled before the change"
     assert versions[14:] == [source_step(t, 1, 2) for t in range(15, 21)]
+
+
+def test_a_stiffness_measured_after_a_crash_changes_what_was_sampled_ahead(
+    lagged: Content, reward_folder: Path, tmp_path: Path
+) -> None:
+    """Steps 11 to 14 are learned again, now under another learning rate: their policies sample anew."""
+    lagged["train"] |= {"steps": 15, "forecast_every": 12, "controller": "stability", "sync_offset": 0}
+    lagged["train"] |= {"schedule": "constant"}
+    lagged["evaluation"]["problems"] = 0
+    lagged["checkpoint"] = {"every": 10, "keep": 2}
+    config, contents = make_config(lagged, "test"), {}
+    measured = {"stiffness": {"value": 1e9, "low": 1e9, "high": 1e9}, "certified": True}
+    for name, stop in (("crashed", 14), ("stopped", 10)):
+        run = tmp_path / name
+        train(config, run, reward_folder, False, Silent(stop_after=stop))
+        for later in (run / "checkpoints").glob("step_00001[1-9]"):
+            shutil.rmtree(later)
+        (run / "stability.json").write_text(json.dumps(measured))
+        train(config, run, reward_folder, True, Silent())
+        contents[name] = files(run, 15)
+    assert contents["crashed"] == contents["stopped"]
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ class Loop:
         schedule, steps = self.outlook.schedule, self.config.train.steps
         due = [number] if self.recorded else schedule.consumers(number - 1, steps)
         for step in due:
-            recorded = None if self.recorded else self.run.read_rollouts(step)
+            recorded = None if self.recorded or self.outlook.departs else self.run.read_rollouts(step)
             if recorded is not None:  # sampled before a crash: learn it again from the same bits
                 self.waiting[step] = _from_file(*recorded)
             else:

@@ -22,6 +22,7 @@ from delphic.training.lag import Schedule
 from delphic.training.metrics import REGIMES
 from delphic.training.run_folder import read_json
 
+MEASURED = "stability.json"
 OVERSHOOT = 0.1  # share of the way that a curve must swing past its plateau to be called oscillatory
 DECISIVE = 4.0  # by which AICc must prefer it
 STUBBORN = 0.05  # weight of the wandering level above which no law is trusted to end a run
@@ -69,6 +70,12 @@ class Outlook:
             self.news.append(self.ended)
         return found
 
+    @property
+    def departs(self) -> bool:
+        """Whether what a crashed process sampled ahead may be another policy's: a K measured since can have changed what
+        the controller did when those steps are learned again."""
+        return self.train.controller != "none" and self._same((self.folder / MEASURED).exists)
+
     def _remember(self, step: int, row: Mapping[str, Any]) -> None:
         if "reward_mean" in row:
             self._steps.append(step)
@@ -98,7 +105,7 @@ class Outlook:
         found = forecast(np.array(self._steps), values, self.train.steps, limits=limits)
         out, news = _forecast_figures(found), []
         rate = row.get("learning_rate", 0.0)
-        measured, problem = _measured(self.folder / "stability.json")
+        measured, problem = _measured(self.folder / MEASURED)
         if problem:
             news.append(problem)
         if rate > 0:
