@@ -136,19 +136,16 @@ def outlook_lines(row: Mapping[str, float], pace: float) -> list[str]:
             lines.append(f"95 % of the way at step {interval(*names, digits='.0f')}, {when}")
     if "stability_regime" in row:
         certified = "certified" if row["stability_certified"] else "not certified"
-        margin = "not known" if "stability_margin" not in row else f"{row['stability_margin']:.3g}, {certified}"
-        lines.append(f"{REGIMES[int(row['stability_regime'])]}; margin {margin}")
+        margin = row.get("stability_margin")
+        size = "not known" if margin is None else f"{margin:.3g}, {certified}" if margin < 100 else f"over 100, {certified}"
+        lines.append(f"{REGIMES[int(row['stability_regime'])]}; margin {size}")
     return lines
 
 
 def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 SHOWN = (
