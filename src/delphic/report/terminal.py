@@ -137,7 +137,13 @@ def outlook_lines(row: Mapping[str, float], pace: float) -> list[str]:
     if "stability_regime" in row:
         certified = "certified" if row["stability_certified"] else "not certified"
         margin = row.get("stability_margin")
-        size = "not known" if margin is None else f"{margin:.3g}, {certified}" if margin < 100 else f"over 100, {certified}"
+        size = (
+            "not known"
+            if margin is None
+            else f"{margin:.3g}, {certified}"
+            if margin < 100
+            else f"over 100, {certified}"
+        )
         lines.append(f"{REGIMES[int(row['stability_regime'])]}; margin {size}")
     return lines
 
