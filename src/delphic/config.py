@@ -188,7 +188,7 @@ class TrainConfig(Section):
     stop_at_plateau: float = Field(
         0.0,
         ge=0,
-        description="End the run once two forecasts in a row say, with 97.5 % confidence each, that the rest gains less reward than this; 0 = never.",
+        description="End the run once two forecasts in a row say, with 97.5 % confidence each, that the rest gains less reward than this; 0 = never. Prompts that wake up late are not foreseen.",
     )
     controller: Literal["none", "stability"] = Field(
         "none",
