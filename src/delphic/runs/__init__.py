@@ -1,0 +1,1 @@
+"""Logs of runs, this framework's and others', as tables."""
