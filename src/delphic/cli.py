@@ -24,6 +24,7 @@ during
   export      the same config for TRL or verl, with delphic's objective inside
 
 after
+  probe       how stiff the update is, and what a raised learning rate does: delphic probe RUN
   forecast    where a run's reward is heading: delphic forecast RUN-or-LOG
   eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
   convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
@@ -250,6 +251,27 @@ def stability(arguments: Sequence[str]) -> int:
     return run_stability(known)
 
 
+def probe(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic probe",
+        description="Measure the stiffness K of a checkpoint's update on fresh rollouts, and how it answers to a raised "
+        "learning rate; writes stability.json into the run's folder and leaves the rest as it is.",
+    )
+    parser.add_argument(
+        "path", type=Path, metavar="RUN-or-CHECKPOINT", help="a run's folder, or one of its checkpoints"
+    )
+    parser.add_argument("--checkpoint", help="of a run folder: last (the default), best, or a step")
+    parser.add_argument("--prompts", type=int, default=64, metavar="P", help="prompts of the measurement (64)")
+    parser.add_argument("--completions", type=int, metavar="G", help="completions of each (the run's own number)")
+    parser.add_argument("--steps", type=int, default=8, metavar="N", help="of the step response; 0 = leave it out (8)")
+    parser.add_argument("--factor", type=float, default=4.0, metavar="F", help="of the raised learning rate (4)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands_probe import run_probe
+
+    return run_probe(known)
+
+
 def forecast(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="delphic forecast",
@@ -291,6 +313,7 @@ def backtest(arguments: Sequence[str]) -> int:
 
 COMMANDS = {
     "stability": stability,
+    "probe": probe,
     "forecast": forecast,
     "backtest": backtest,
     "plan": plan,

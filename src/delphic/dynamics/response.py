@@ -1,0 +1,99 @@
+"""How a mode answers to learning rates: the gain ηK per step from a few steps at each of several rates.
+
+With e the distance along one direction (measured by the update's component along it) and m the momentum,
+    m_{n+1} = μ m_n + (1−μ or 1) e_n,   e_{n+1} = e_n − f·g·m_{n+1},
+g = ηK the gain at the run's own rate and f what a branch multiplies it by. Every branch starts from the same e₀ and m₀, so
+that g is the one number that is not linear. Theory section 3 (derived).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from delphic.dynamics.oscillator import check_momentum
+from delphic.dynamics.stability import Lag, exact_limit, oscillation_onset
+
+GAINS = np.concatenate([-np.geomspace(1, 1e-3, 25), [0.0], np.geomspace(1e-3, 4, 60)])
+
+
+@dataclass(frozen=True)
+class Branch:
+    """factor: of the learning rate. values: S arrays [P_s], the update's component before each step, by prompt."""
+
+    factor: float
+    values: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Response:
+    """gain: g of the run's own rate, with an interval from resampled prompts. misfit: χ² per degree of freedom of the mean
+    curves. swings: whether the raised rate oscillates, None where the interval does not say. sentence: for people."""
+
+    gain: float
+    low: float
+    high: float
+    misfit: float
+    swings: bool | None
+    sentence: str
+
+
+def curve_basis(gain: float, factor: float, steps: int, momentum: float, averaged: bool) -> np.ndarray:
+    """[steps, 2] e_n per unit of e₀ and of m₀."""
+    e, m = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    out = np.empty((steps, 2))
+    for n in range(steps):
+        out[n] = e
+        m = momentum * m + ((1 - momentum) if averaged else 1.0) * e
+        e = e - factor * gain * m
+    return out
+
+
+def fit_response(
+    branches: Sequence[Branch], momentum: float, averaged: bool, level: float = 0.95, draws: int = 200, seed: int = 0
+) -> Response:
+    """The gain by weighted least squares over a grid, its interval by resampling the prompts of every step.
+
+    Raises:
+        ValueError: fewer than two prompts in a step, or a momentum outside [0, 1).
+    """
+    check_momentum(momentum)
+    parts = [np.asarray(v, dtype=np.float64) for branch in branches for v in branch.values]
+    if min(len(v) for v in parts) < 2:
+        raise ValueError("a response needs two prompts a step at least")
+    error = np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in parts])
+    error = np.maximum(error, 1e-6 * max(float(error.max()), 1e-300))
+    solvers = []
+    for gain in GAINS:
+        basis = np.vstack([curve_basis(gain, b.factor, len(b.values), momentum, averaged) for b in branches])
+        scaled = basis / error[:, None]
+        solvers.append(np.eye(len(parts)) - scaled @ np.linalg.pinv(scaled))  # what no e₀ and m₀ can explain
+    residual = np.array(solvers)
+
+    def best(means: np.ndarray) -> tuple[float, float]:
+        left = np.square(residual @ (means / error)).sum(1)
+        k = int(left.argmin())
+        return float(GAINS[k]), float(left[k])
+
+    gain, left = best(np.array([v.mean() for v in parts]))
+    rng = np.random.default_rng(seed)
+    drawn = [best(np.array([rng.choice(v, len(v)).mean() for v in parts]))[0] for _ in range(draws)]
+    low, high = (float(x) for x in np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]))
+    raised = max(branch.factor for branch in branches)
+    return _judge(gain, low, high, left / max(len(parts) - 3, 1), raised, Lag(momentum=momentum, averaged=averaged))
+
+
+def _judge(gain: float, low: float, high: float, misfit: float, raised: float, lag: Lag) -> Response:
+    onset, limit = oscillation_onset(lag) / raised, exact_limit(lag) / raised
+    swings = True if low > onset else False if high < onset else None
+    interval = f"{gain:.3g} ({low:.3g} – {high:.3g})"
+    if low <= 0 and high >= min(limit, float(GAINS[-1])):
+        sentence = "cannot tell: the interval of the gain covers everything; more steps, prompts or a larger factor"
+    elif low <= 0 <= high:
+        sentence = f"cannot tell whether it decays: gain {interval}; more steps, prompts or a larger factor"
+    else:
+        ending = {True: "swings", False: "does not swing", None: "cannot tell whether it swings"}[swings]
+        sentence = f"gain {interval} a step; {raised:g} × the rate: {ending}"
+    return Response(gain, low, high, misfit, swings, sentence)
