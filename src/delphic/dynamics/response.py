@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import t as student
 
 from delphic.dynamics.oscillator import check_momentum
 from delphic.dynamics.stability import Lag, exact_limit, oscillation_onset
@@ -97,3 +98,35 @@ def _judge(gain: float, low: float, high: float, misfit: float, raised: float, l
         ending = {True: "swings", False: "does not swing", None: "cannot tell whether it swings"}[swings]
         sentence = f"gain {interval} a step; {raised:g} × the rate: {ending}"
     return Response(gain, low, high, misfit, swings, sentence)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Change of a figure per raised step, beyond its trend, with a Student interval; `certain`: it excludes 0."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def certain(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def raised_slope(windows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], level: float = 0.95) -> Slope | None:
+    """Least squares y = a_w + b·t + x·(raised updates so far) over windows w with a common b and x; the x.
+
+    Args: windows: (t [n], raised updates before t [n], y [n]) each.
+    Returns None where the windows do not determine x: too few values, or no raised step seen.
+    """
+    offsets = [np.stack([t - t.mean(), raised], 1) for t, raised, _ in windows]
+    starts = np.repeat(np.eye(len(windows)), [len(t) for t, _, _ in windows], axis=0)
+    design, y = np.hstack([np.vstack(offsets), starts]), np.concatenate([y for *_, y in windows])
+    freedom = len(y) - design.shape[1]
+    if freedom < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+        return None
+    inverse = np.linalg.inv(design.T @ design)
+    found = inverse @ design.T @ y
+    variance = float(np.square(y - design @ found).sum()) / freedom
+    margin = float(student.ppf((1 + level) / 2, freedom)) * np.sqrt(variance * inverse[1, 1])
+    return Slope(float(found[1]), float(found[1] - margin), float(found[1] + margin))
