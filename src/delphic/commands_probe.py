@@ -61,6 +61,10 @@ def probe(run: Path, checkpoint: Path, config: RunConfig, options: argparse.Name
         notes.append(f"gradient clipping leaves {clip:.2g} of an update, on average; K is that of the clipped update")
     if size != config.sampling.completions:
         notes.append(f"{size} completions a prompt, the run has {config.sampling.completions}: K depends on it")
+    if not lagged:
+        notes.append(
+            "K is that of an update without lag; what-ifs with a lag take all of it as delayed, on the safe side"
+        )
     if config.train.updates_per_step > 1:
         notes.append(f"{config.train.updates_per_step} updates a step: K is that of all of them, taken as one")
     factor = (1.0 if clip is None else clip) * config.train.updates_per_step

@@ -64,21 +64,24 @@ class Spy(TrainerCallback):
 
 
 def test_the_rate_is_raised_for_a_few_steps_and_put_back_exactly(tiny_model: Path, tmp_path: Path) -> None:
-    plain, probed = make(tiny_model, tmp_path / "a"), make(tiny_model, tmp_path / "b")
-    probe = DelphicProbeCallback(every=6, steps=2, factor=3).attach(probed)
-    spies = [Spy(), Spy()]
-    for trainer, spy in zip((plain, probed), spies, strict=True):
+    spies, trainers = [Spy(), Spy()], []
+    probe = DelphicProbeCallback(every=6, steps=2, factor=3)
+    for number, spy in enumerate(spies):
+        trainer = make(tiny_model, tmp_path / str(number))  # seeds what it draws
+        if number:
+            assert probe.attach(trainer) is probe
         trainer.add_callback(spy)
         trainer.train()
+        trainers.append(trainer)
     raised = [probe.raises(k) for k in range(16)]
     assert [k for k in range(16) if raised[k]] == [6, 7, 12, 13]
     own, seen = np.array(spies[0].rates), np.array(spies[1].rates)
     assert np.array_equal(seen, np.where(raised, own * 3, own)), "bit for bit, under a schedule that changes each step"
     same = [torch.equal(a, b) for a, b in zip(spies[0].weights, spies[1].weights, strict=True)]
     assert same.index(False) == 6, "the first raised update is the first that differs"
-    logged = [[row["learning_rate"] for row in t.state.log_history if "learning_rate" in row] for t in (plain, probed)]
+    logged = [[row["learning_rate"] for row in t.state.log_history if "learning_rate" in row] for t in trainers]
     assert logged[0] == logged[1]
-    rows = [row for row in probed.state.log_history if "delphic/probe_reward" in row]
+    rows = [row for row in trainers[1].state.log_history if "delphic/probe_reward" in row]
     assert len(rows) == 1, "the first window is complete, the second one is not"
     assert rows[0]["delphic/probe_reward_low"] < rows[0]["delphic/probe_reward"] < rows[0]["delphic/probe_reward_high"]
     assert "delphic/probe_log_grad_norm" in rows[0]

@@ -17,7 +17,9 @@ from scipy.stats import t as student
 from delphic.dynamics.oscillator import check_momentum
 from delphic.dynamics.stability import Lag, exact_limit, oscillation_onset
 
-GAINS = np.concatenate([-np.geomspace(1, 1e-3, 25), [0.0], np.geomspace(1e-3, 4, 60)])
+GAINS = np.concatenate(
+    [-np.geomspace(1, 1e-3, 40), [0.0], np.geomspace(1e-3, 4, 420)]
+)  # 2 % apart: far below any noise
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,15 @@ class Response:
     sentence: str
 
 
-def curve_basis(gain: float, factor: float, steps: int, momentum: float, averaged: bool) -> np.ndarray:
-    """[steps, 2] e_n per unit of e₀ and of m₀."""
-    e, m = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    out = np.empty((steps, 2))
+def curve_basis(gain: np.ndarray, factor: float, steps: int, momentum: float, averaged: bool) -> np.ndarray:
+    """[K, steps, 2] e_n per unit of e₀ and of m₀, for K gains."""
+    shape = (len(gain), 1)
+    e, m = np.tile([1.0, 0.0], shape), np.tile([0.0, 1.0], shape)
+    out = np.empty((len(gain), steps, 2))
     for n in range(steps):
-        out[n] = e
+        out[:, n] = e
         m = momentum * m + ((1 - momentum) if averaged else 1.0) * e
-        e = e - factor * gain * m
+        e = e - factor * gain[:, None] * m
     return out
 
 
@@ -66,24 +69,19 @@ def fit_response(
         raise ValueError("a response needs two prompts a step at least")
     error = np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in parts])
     error = np.maximum(error, 1e-6 * max(float(error.max()), 1e-300))
-    solvers = []
-    for gain in GAINS:
-        basis = np.vstack([curve_basis(gain, b.factor, len(b.values), momentum, averaged) for b in branches])
-        scaled = basis / error[:, None]
-        solvers.append(np.eye(len(parts)) - scaled @ np.linalg.pinv(scaled))  # what no e₀ and m₀ can explain
-    residual = np.array(solvers)
+    basis = [curve_basis(GAINS, b.factor, len(b.values), momentum, averaged) for b in branches]
+    scaled = np.concatenate(basis, axis=1) / error[:, None]
+    left_over = np.eye(len(parts)) - scaled @ np.linalg.pinv(scaled)  # [K, S, S]: what no e₀ and m₀ can explain
 
-    def best(means: np.ndarray) -> tuple[float, float]:
-        left = np.square(residual @ (means / error)).sum(1)
-        k = int(left.argmin())
-        return float(GAINS[k]), float(left[k])
-
-    gain, left = best(np.array([v.mean() for v in parts]))
     rng = np.random.default_rng(seed)
-    drawn = [best(np.array([rng.choice(v, len(v)).mean() for v in parts]))[0] for _ in range(draws)]
-    low, high = (float(x) for x in np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]))
+    drawn = np.stack([v[rng.integers(len(v), size=(draws, len(v)))].mean(1) for v in parts], 1)
+    means = np.vstack([[v.mean() for v in parts], drawn]) / error  # [1 + draws, S]
+    left = np.square(np.einsum("kst,dt->dks", left_over, means, optimize=True)).sum(-1)
+    best = left.argmin(1)
+    low, high = (float(x) for x in np.quantile(GAINS[best[1:]], [(1 - level) / 2, (1 + level) / 2]))
     raised = max(branch.factor for branch in branches)
-    return _judge(gain, low, high, left / max(len(parts) - 3, 1), raised, Lag(momentum=momentum, averaged=averaged))
+    misfit = float(left[0].min()) / max(len(parts) - 3, 1)
+    return _judge(float(GAINS[best[0]]), low, high, misfit, raised, Lag(momentum=momentum, averaged=averaged))
 
 
 def _judge(gain: float, low: float, high: float, misfit: float, raised: float, lag: Lag) -> Response:

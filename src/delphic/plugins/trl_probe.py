@@ -38,6 +38,7 @@ class DelphicProbeCallback(TrainerCallback):
         self.rows: dict[str, dict[int, float]] = {name: {} for name in FIGURES.values()}
         self.result: dict[str, Slope] = {}
         self._rates: list[float] | None = None
+        self._new: dict[str, float] = {}
 
     def attach(self, trainer: GRPOTrainer) -> DelphicProbeCallback:
         """Register with a trainer; returns itself."""
@@ -52,6 +53,11 @@ class DelphicProbeCallback(TrainerCallback):
     def raises(self, update: int) -> bool:
         """Whether update number `update` (from 0) is made at the raised rate."""
         return update >= self.every and update % self.every < self.steps
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        for name, value in self._new.items():  # not when they are found: TRL empties its figures after each log
+            self.trainer._metrics["train"][name].append(value)
+        self._new = {}
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         if self.raises(state.global_step):
@@ -88,7 +94,7 @@ class DelphicProbeCallback(TrainerCallback):
             if found is not None:
                 self.result[name] = found
                 for suffix, value in (("", found.value), ("_low", found.low), ("_high", found.high)):
-                    self.trainer._metrics["train"][f"delphic/probe_{name}{suffix}"].append(value)
+                    self._new[f"delphic/probe_{name}{suffix}"] = value
 
     @property
     def verdict(self) -> str:

@@ -194,11 +194,13 @@ def cross_terms(group: np.ndarray, reward: np.ndarray, coefficient: Callable[[np
     base, slots = coefficient(reward), group_slots(group)
     entries = []
     for k in range(slots.shape[1]):
-        left_out = slots[:, k][slots[:, k] >= 0]
-        change = base - coefficient(np.where(np.isin(np.arange(len(base)), left_out), np.nan, reward))
-        for members in slots[slots[:, k] >= 0]:
-            others = members[(members >= 0) & (members != members[k])]
-            entries.append((change[others], others, np.full(len(others), members[k])))
+        left_out = slots[slots[:, k] >= 0, k]
+        without = reward.copy()
+        without[left_out] = np.nan
+        change = base - coefficient(without)
+        others = slots[slots[:, k] >= 0]
+        counts = (others >= 0) & (np.arange(slots.shape[1]) != k)
+        entries.append((change[others[counts]], others[counts], np.repeat(left_out, counts.sum(1))))
     values, rows, columns = (np.concatenate(x) for x in zip(*entries, strict=True))
     out = csr_array((values, (rows, columns)), shape=(len(base), len(base)))
     out.eliminate_zeros()
