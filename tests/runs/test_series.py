@@ -1,0 +1,83 @@
+"""Reading one metric of a log: sessions, repeats, gaps, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from delphic.errors import UserError
+from delphic.runs.series import read_series
+
+
+def log(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_resume_replaces_what_it_does_again(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"step": s, "reward": 0.1 * s} for s in (1, 2, 3, 4)]
+    rows += [{"step": s, "reward": 0.5} for s in (3, 4, 5)]
+    series = read_series(log(tmp_path / "a.jsonl", rows))
+    assert series.steps.tolist() == [1, 2, 3, 4, 5]
+    assert series.values.tolist() == pytest.approx([0.1, 0.2, 0.5, 0.5, 0.5])
+    assert series.problems == ("2 steps were done again after a resume; the later ones count",)
+
+
+def test_a_new_start_is_another_session_and_the_longest_counts(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"step": s, "reward": s} for s in (1, 2, 3)]
+    rows += [{"step": s, "reward": 10 + s} for s in (1, 2, 3, 4, 5)]
+    series = read_series(log(tmp_path / "a.jsonl", rows))
+    assert series.values.tolist() == [11, 12, 13, 14, 15]
+    assert "start again 1 times (3, 5 rows)" in series.problems[0]
+
+
+def test_gaps_repeats_and_missing_values(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("_step,reward\n1,0.5\n2,\n3,NaN\n5,0.1\n5,0.3\n9,0.7\n")
+    series = read_series(path)
+    assert series.steps.tolist() == [1, 5, 9]
+    assert series.values.tolist() == pytest.approx([0.5, 0.2, 0.7])
+    assert series.problems == (
+        "1 values that are not finite were left out",
+        "1 rows repeat a step; their mean is used",
+    )
+    assert series.until(0.5).steps.tolist() == [1, 5]
+    assert series.last_tenth() == pytest.approx(0.7)
+
+
+def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.jsonl", [{"step": s, "reward": s} for s in range(3)])
+    path.write_text(path.read_text() + '{"step": 3, "rew')
+    assert read_series(path).steps.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", '{"step": 1, "rewards": 2}\n', "no column of rewards"),
+        ("a.jsonl", '{"reward": 2}\n', "no column of steps"),
+        ("a.jsonl", "", "no rows"),
+        ("a.jsonl", "hello\n", "line 1 is no JSON object"),
+        ("a.jsonl", '{"step": 1, "reward": "high"}\n', "holds no numbers"),
+        ("a.txt", "x", "a run folder, a .jsonl or a .csv file is read"),
+        ("a.csv", "", "cannot be read as CSV"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_series(tmp_path / name)
+
+
+def test_a_wrong_metric_is_named_with_the_nearest_and_limits_hold(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.jsonl", [{"step": 1, "accuracy": 0.5}, {"step": 2, "accuracy": 1.5}])
+    with pytest.raises(UserError, match='no column "acuracy"; did you mean "accuracy"'):
+        read_series(path, "acuracy")
+    with pytest.raises(UserError, match="accuracy is 1.5 at step 2, outside 0 to 1"):
+        read_series(path, "accuracy", (0, 1))
+    with pytest.raises(UserError, match="no such file"):
+        read_series(tmp_path / "b.jsonl")
+    with pytest.raises(UserError, match=r"no metrics.jsonl"):
+        read_series(tmp_path)
