@@ -31,6 +31,8 @@ def run_probe(options: argparse.Namespace) -> int:
     from delphic.training.run_folder import write_json
 
     run, checkpoint, config = _locate(options.path, options.checkpoint)
+    if not config.train.learning_rate > 0:
+        raise UserError(f"probe: {run} has a learning rate of 0, so there is nothing to be unstable")
     console = Console(stderr=True)
     with console.status("loading") as status:
         result = probe(run, checkpoint, config, options, lambda text: status.update(text))
