@@ -95,13 +95,13 @@ def _from_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _weighted(lag: Lag, objective: str | None) -> tuple[Lag, list[str]]:
-    """Full importance weights make the expected update that of the current policy, whatever the lag (theory section 2)."""
+    """The lag that counts under an objective, and what to say of it."""
     if objective is None:
         return lag, []
     from delphic.objective import build
 
     goal = build(objective)
-    if goal.importance == "ratio" and goal.mask == "none":
+    if goal.cancels_lag:
         return replace(lag, interval=1, offset=0), [f"{goal.name}: full importance weights, so the lag does not count"]
     if goal.importance != "none" and lag.largest > 0:
         return lag, [

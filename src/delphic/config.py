@@ -180,6 +180,31 @@ class TrainConfig(Section):
         True, description="Before the start: count memory, time a small probe, refuse what cannot fit."
     )
     value_learning_rate: float = Field(1e-2, gt=0, description="critic: learning rate of the value head (adamw).")
+    forecast_every: int | None = Field(
+        None,
+        ge=0,
+        description="Steps between forecasts of the reward and looks at stability (docs/live.md); None = a tenth of the steps, at least 10; 0 = none.",
+    )
+    stop_at_plateau: float = Field(
+        0.0,
+        ge=0,
+        description="End the run once two forecasts in a row say, with 97.5 % confidence each, that the rest gains less reward than this; 0 = never.",
+    )
+    controller: Literal["none", "stability"] = Field(
+        "none",
+        description="stability: where the margin is below controller_margin, halve the sync interval, and where that is 1 the learning rate.",
+    )
+    controller_margin: float = Field(
+        1.5, gt=1, description="controller: the least ratio of the largest stable learning rate to the present one."
+    )
+
+    @model_validator(mode="after")
+    def _looks(self) -> TrainConfig:
+        needs = {"stop_at_plateau": self.stop_at_plateau > 0, 'controller = "stability"': self.controller != "none"}
+        for name, needed in needs.items():
+            if needed and self.forecast_every == 0:
+                raise ValueError(f"{name} decides at forecasts; leave out forecast_every = 0")
+        return self
 
     @property
     def updates_per_step(self) -> int:

@@ -133,6 +133,7 @@ def test_a_half_written_line_and_left_over_parts_are_survived(
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99, "rewa')
     (run / "checkpoints" / ".step_000007.part").mkdir()
+    (run / "checkpoints" / ".best.json.part").write_bytes(b"half")
     (run / "rollouts" / ".step_000009.parquet.part").write_bytes(b"half")
     assert finish(config, run, reward_folder) == expected
 

@@ -29,7 +29,8 @@ class Interval:
 @dataclass(frozen=True)
 class Forecast:
     """`final`: mean of the last tenth of the steps up to the planned end. `plateau`, `steps_to_95_percent` (of the way from
-    start to plateau): None where not determined. jump: the step at which two levels meet, where no law is better. band: t [b], and low, middle, high [b] of the curve itself."""
+    start to plateau): None where not determined. gain: what the level itself still changes by from the last point to the last
+    tenth, without the noise that `final` holds. decay: see `decay_rate`. jump: the step at which two levels meet, where no law is better. band: t [b], and low, middle, high [b] of the curve itself."""
 
     laws: list[dict[str, Any]]
     chosen: str | None
@@ -42,6 +43,8 @@ class Forecast:
     reason: str | None
     jump: float | None = None
     band: dict[str, np.ndarray] | None = None
+    gain: Interval | None = None
+    decay: Interval | None = None
 
 
 def refuse(reason: str, level: float, laws: list[dict[str, Any]] | None = None) -> Forecast:
@@ -80,7 +83,7 @@ def forecast(
     last = end - float(np.min(steps)) + 1
     draws = _draw(curve, fits, wander, weights, noise, last, inflate, (low, high), np.random.default_rng(seed))
     origin = float(np.min(steps)) - 1
-    answer = _answer(curve, laws, draws, level, limits, scale, origin)
+    answer = replace(_answer(curve, laws, draws, level, limits, scale, origin), decay=_decay(fits, wander, level))
     jump = fit_jump(curve, noise)
     if jump is None or jump.aicc > laws[0]["aicc"] + 2:
         return answer
@@ -105,7 +108,8 @@ def _rank(fits: list[LawFit], wander: Level) -> tuple[list[dict[str, Any]], np.n
 
 @dataclass(frozen=True)
 class _Draws:
-    """final, plateau, reach [d] (NaN: never, or no plateau); band [d, b] at t [b]; now [d] level at the last point."""
+    """final, plateau, reach [d] (NaN: never, or no plateau); band [d, b] at t [b]; now [d] level at the last point, and
+    gain [d] from there to the last tenth."""
 
     final: np.ndarray
     plateau: np.ndarray
@@ -113,6 +117,7 @@ class _Draws:
     t: np.ndarray
     band: np.ndarray
     now: np.ndarray
+    gain: np.ndarray
 
 
 def _draw(
@@ -174,12 +179,13 @@ def _draw(
     rho = noise.correlation
     mean_noise = np.sqrt(noise.variance / points * (1 + rho) / (1 - rho))
     final = path[:, : len(ahead)].mean(1)
-    final = final + stray * (final - level_now) + mean_noise * rng.standard_normal(len(path))
+    gain = (1 + stray) * (final - level_now)
+    final = level_now + gain + mean_noise * rng.standard_normal(len(path))
     plateau = plateau + stray * (plateau - level_now)
     band = path[:, len(ahead) : k]
     band = band + stray[:, None] * (band - level_now[:, None]) * (line > now)
     clip = lambda x: np.clip(x, *limits)  # noqa: E731
-    return _Draws(clip(final), clip(plateau), reach, line, clip(band), level_now)
+    return _Draws(clip(final), clip(plateau), reach, line, clip(band), level_now, gain)
 
 
 def _interval(draws: np.ndarray, level: float) -> Interval:
@@ -224,7 +230,8 @@ def _answer(
             band=band,
         )
     now = _interval(draws.now, level)
-    return Forecast(laws, laws[0]["name"], plateau, final, reach, level, _advice(now, final), False, None, band=band)
+    advice, gain = _advice(now, final), _interval(draws.gain, level)
+    return Forecast(laws, laws[0]["name"], plateau, final, reach, level, advice, False, None, band=band, gain=gain)
 
 
 def _advice(now: Interval, final: Interval) -> str:
@@ -243,8 +250,12 @@ def decay_rate(steps: np.ndarray, values: np.ndarray, level: float = 0.95) -> In
     curve = make_curve(steps, values)
     scale = float(np.quantile(curve.y, 0.98) - np.quantile(curve.y, 0.02))
     fits, _ = fit_all(curve, (float(curve.y.mean()), 3 * scale))
+    return _decay(fits, fit_level(curve), level)
+
+
+def _decay(fits: list[LawFit], wander: Level, level: float) -> Interval | None:
     fit = next(f for f in fits if f.law.name == "exponential")
-    if fit.aicc > fit_level(curve).aicc:
+    if fit.aicc > wander.aicc:
         return None
     rates, weight = np.log(fit.shapes[:, 0]), np.exp(fit.log_weight)
     edges = np.concatenate([rates[:1], 0.5 * (rates[1:] + rates[:-1]), rates[-1:]])

@@ -218,6 +218,30 @@ def gain_from_decay(decay: float, lag: Lag) -> float | None:
     return high
 
 
+def gain_from_swing(decay: float, lag: Lag) -> float | None:
+    """ηK of the recurrence whose dominant mode swings and decays as e^{−decay·t}: its radius falls up to where swings
+    begin, and rises from its lowest value beyond to 1 at the limit. None where no swing dies out that fast.
+
+    Raises:
+        ValueError: decay is not positive.
+    """
+    if not decay > 0:
+        raise ValueError(f"a decay rate must be positive, not {decay}")
+    unit = replace(lag, stiffness=1.0, fresh=0.0, averaged=False)
+    onset, high = oscillation_onset(unit), exact_limit(unit)
+    if not math.isfinite(onset):
+        return None
+    rates = np.geomspace(onset, high, 65)
+    fast = [rate for rate in rates.tolist() if spectral_radius(rate, unit) < math.exp(-decay)]
+    if not fast:
+        return None
+    low = fast[-1]
+    while high > low * (1 + 1e-10):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spectral_radius(middle, unit) > math.exp(-decay) else (middle, high)
+    return high
+
+
 def stationary_variance(rate: float, lag: Lag, step_variance: float) -> float:
     """Variance of e under independent noise in every step, averaged over the phases of the sync period; exact (a
     discrete Lyapunov equation of the full delay state, [d+2, d+2]). Infinite where the recurrence is unstable."""

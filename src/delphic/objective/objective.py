@@ -116,6 +116,11 @@ class Objective(BaseModel):
         return self.importance != "none" or self.mask != "none" or self.quadratic > 0 or self.pairwise > 0 or kl_ratio
 
     @property
+    def cancels_lag(self) -> bool:
+        """Full importance weights make the expected update that of the current policy, whatever the lag (theory section 2)."""
+        return self.importance == "ratio" and self.mask == "none"
+
+    @property
     def uses_kl_loss(self) -> bool:
         return self.kl != "none" and self.kl_coefficient > 0 and self.kl_place == "loss"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from delphic.config import RunConfig
+from delphic.training.metrics import REGIMES
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -36,10 +37,11 @@ class TerminalDisplay:
         self.console = Console(stderr=True)
         self.rewards: list[float] = []
         self.evaluation = "–"
+        self.outlook = ""
         self.live: Live | None = None
 
     def start(self, config: RunConfig, done: int) -> None:
-        self.total = config.train.steps
+        self.total, self.first = config.train.steps, done
         self.began = time.monotonic()
         s = config.sampling
         text = (
@@ -68,6 +70,9 @@ class TerminalDisplay:
         if "eval_accuracy" in row:
             half = row["eval_accuracy_high"] - row["eval_accuracy"]
             self.evaluation = f"{row['eval_accuracy']:.3f} ± {half:.3f}"
+        if "forecast_refused" in row:
+            pace = (time.monotonic() - self.began) / max(row["step"] - self.first, 1)
+            self.outlook = "\n".join(outlook_lines(row, pace))
         if self.live is not None:
             self.progress.update(self.bar, completed=row["step"])
             self.live.update(self._panel(row, timing))
@@ -75,6 +80,9 @@ class TerminalDisplay:
             self.console.print(f"before training: held-out accuracy {self.evaluation}", highlight=False)
         elif row["step"] == self.total or row["step"] % max(1, self.total // 20) == 0 or "eval_accuracy" in row:
             self.console.print(self._line(row, timing), highlight=False, soft_wrap=True)
+        if self.live is None and "forecast_refused" in row:
+            for line in self.outlook.splitlines():
+                self.console.print(f"  {line}", highlight=False, soft_wrap=True)
 
     def _line(self, row: dict[str, float], timing: dict[str, float]) -> str:
         parts = [f"step {row['step']}/{self.total}"]
@@ -96,7 +104,7 @@ class TerminalDisplay:
             cells.append(("time", "  ".join(f"{k} {100 * v / total:.0f}%" for k, v in split)))
         for label, value in cells:
             table.add_row(Text(label, style="dim"), value)
-        return Group(self.progress, Text(f"reward {sparkline(self.rewards)}"), table)
+        return Group(self.progress, Text(f"reward {sparkline(self.rewards)}"), table, Text(self.outlook))
 
     def message(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
@@ -105,6 +113,45 @@ class TerminalDisplay:
         if self.live is not None:
             self.live.stop()
             self.live = None
+
+
+def outlook_lines(row: Mapping[str, float], pace: float) -> list[str]:
+    """The forecast and the stability of a metrics row that holds them, in words; `pace` is the seconds of a step."""
+
+    def interval(*names: str, digits: str = ".3f") -> str:
+        value, low, high = (f"{row[name]:{digits}}" for name in names)
+        return f"{value} ({low} – {high})"
+
+    if row["forecast_refused"]:
+        lines = ["no forecast: the curve so far does not say where it is heading"]
+    else:
+        text = f"forecast: last tenth {interval('forecast_final', 'forecast_low', 'forecast_high')}"
+        known = "forecast_plateau" in row
+        names = [f"forecast_plateau{part}" for part in ("", "_low", "_high")]
+        lines = [f"{text}, plateau {interval(*names) if known else 'not determined'}"]
+        if "forecast_step_95" in row:
+            names = [f"forecast_step_95{part}" for part in ("", "_low", "_high")]
+            left = (row["forecast_step_95"] - row["step"]) * pace
+            when = f"in {_duration(left)}" if left > 0 else "behind"
+            lines.append(f"95 % of the way at step {interval(*names, digits='.0f')}, {when}")
+    if "stability_regime" in row:
+        certified = "certified" if row["stability_certified"] else "not certified"
+        margin = row.get("stability_margin")
+        size = (
+            "not known"
+            if margin is None
+            else f"{margin:.3g}, {certified}"
+            if margin < 100
+            else f"over 100, {certified}"
+        )
+        lines.append(f"{REGIMES[int(row['stability_regime'])]}; margin {size}")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 SHOWN = (
@@ -135,6 +182,9 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         tenth = max(1, len(steps) // 10)
         out["reward_first_tenth"] = sum(row["reward_mean"] for row in steps[:tenth]) / tenth
         out["reward_last_tenth"] = sum(row["reward_mean"] for row in steps[-tenth:]) / tenth
+    if steps and "steps_saved" in steps[-1]:
+        last = steps[-1]
+        out["ended_at_plateau"] = {"steps_saved": last["steps_saved"], "gain_at_most": last["forecast_gain_high"]}
     if evaluations:
         out["before"], out["after"] = point(evaluations[0]), point(evaluations[-1])
         out["best"] = point(max(evaluations, key=lambda row: row["eval_accuracy"]))
@@ -147,6 +197,12 @@ def print_summary(rows: Sequence[dict[str, Any]], output: str) -> None:
     rewards = [row["reward_mean"] for row in rows if "reward_mean" in row]
     if rewards:
         console.print(f"reward  {rewards[0]:.3f} {sparkline(rewards)} {rewards[-1]:.3f}", highlight=False)
+    if "ended_at_plateau" in summary:
+        found = summary["ended_at_plateau"]
+        console.print(
+            f"ended at its plateau: {found['steps_saved']:.0f} steps saved, expected to gain {found['gain_at_most']:+.3g} at most",
+            highlight=False,
+        )
     if "before" in summary:
         table = Table(box=None, padding=(0, 2))
         for heading in ("held-out accuracy", "step", "mean", "95 % interval"):

@@ -268,6 +268,9 @@ class LocalLearner:
             self._reference.model.requires_grad_(False)
         return self._score_with(self._reference, rollouts)
 
+    def scale_learning_rate(self, factor: float) -> None:
+        self.optimiser.scale = factor
+
     # -- weights and state -------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, torch.Tensor]:

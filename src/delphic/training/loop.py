@@ -24,9 +24,9 @@ from delphic.tasks import load_rewards, make_task
 from delphic.training.estimate import estimate
 from delphic.training.evaluate import Evaluation, evaluate_policy
 from delphic.training.generate import Generated, Generator, Recorded, batch_metrics
-from delphic.training.lag import consumers, source_step
 from delphic.training.learner import LocalLearner, NonFiniteError
 from delphic.training.metrics import Meter
+from delphic.training.outlook import Outlook
 from delphic.training.prompts import Fitting, fitting
 from delphic.training.protocols import Learner, Sampler
 from delphic.training.run_folder import RunFolder
@@ -45,7 +45,7 @@ class Display(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call of `train` ended."""
+    """How a call of `train` ended; a run that stopped at its plateau was not interrupted."""
 
     finished: int  # steps done
     interrupted: bool
@@ -122,11 +122,12 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         if expected is not None:
             display.message(expected.sentence())
         with interruptible() as interrupted:
-            loop = Loop(parts, run, display, done, state)
-            while loop.done < config.train.steps and not team.agree(interrupted.is_set()):
+            outlook = Outlook(config, team.same(run.rows), output, team.same)
+            loop = Loop(parts, run, display, done, state, outlook)
+            while not loop.over and not team.agree(interrupted.is_set()):
                 loop.step()
             loop.save()  # an interruption may have come after the last step decided whether to save
-        return Outcome(loop.done, loop.done < config.train.steps, run.rows())
+        return Outcome(loop.done, not loop.over, run.rows())
     finally:
         display.close()
         run.close()
@@ -164,7 +165,10 @@ def interruptible() -> Iterator[threading.Event]:
 class Loop:
     """Sample, learn, sync, log, save; one `step` at a time. All its state is in the checkpoint and the rollout files."""
 
-    def __init__(self, parts: Parts, run: RunFolder, display: Display, done: int, state: dict[str, Any]) -> None:
+    def __init__(
+        self, parts: Parts, run: RunFolder, display: Display, done: int, state: dict[str, Any], outlook: Outlook
+    ) -> None:
+        self.outlook = outlook
         self.parts, self.run, self.display, self.config = parts, run, display, parts.config
         self.done = self.saved = done
         self.cursor = int(state["cursor"])
@@ -174,6 +178,12 @@ class Loop:
         self.parts.sampler.sync(parts.learner)
         if done == 0:
             self._log_evaluation(0)
+        if outlook.ended:
+            display.message(outlook.ended)
+
+    @property
+    def over(self) -> bool:
+        return self.done >= self.config.train.steps or bool(self.outlook.ended)
 
     def step(self) -> None:
         """One rollout batch learned."""
@@ -190,6 +200,7 @@ class Loop:
             self.display.message(
                 f"step {number}: no completion has a finite reward, so nothing was learned from rewards"
             )
+        self.parts.learner.scale_learning_rate(self.outlook.rate_scale)
         try:
             self.parts.learner.learn(rollouts, number, meter, timing)
         except NonFiniteError as error:
@@ -197,24 +208,29 @@ class Loop:
             raise
         self.done = number
         moment = time.perf_counter()
-        if number % self.config.train.sync_interval == 0 or self._evaluation_due(number):
+        values = self.outlook.look(number, meter.values())
+        timing.add("seconds_forecast", time.perf_counter() - moment)
+        moment = time.perf_counter()
+        if self.outlook.schedule.syncs(number) or self._evaluation_due(number):
             self.parts.sampler.sync(self.parts.learner)
         timing.add("seconds_sync", time.perf_counter() - moment)
         moment = time.perf_counter()
         evaluation = self.parts.evaluate() if self._evaluation_due(number) else None
         timing.add("seconds_evaluate", time.perf_counter() - moment)
-        row = {"step": number, **meter.values(), **(evaluation.metrics() if evaluation else {})}
+        row = {"step": number, **values, **(evaluation.metrics() if evaluation else {})}
         self.run.append("metrics.jsonl", row)
         better = evaluation is not None and (self.best is None or evaluation.accuracy > self.best["eval_accuracy"])
         if better and evaluation is not None:
             self.best = {"step": number, "eval_accuracy": evaluation.accuracy}
-        if better or number == self.config.train.steps or number % self.config.checkpoint.every == 0:
+        if better or self.over or number % self.config.checkpoint.every == 0:
             self.save()
         total = time.perf_counter() - started
         timing.add("seconds_total", total)
         timing.add("tokens_per_second", float(rollouts.lengths.sum()) / total)
         self.run.append("timing.jsonl", {"step": number, **timing.values()})
         self.display.step(row, timing.values())
+        for text in self.outlook.news:
+            self.display.message(text)
 
     def save(self) -> None:
         """A checkpoint of the last finished step, unless it has one."""
@@ -226,10 +242,10 @@ class Loop:
     def _sample(self, number: int, timing: Meter) -> None:
         """Everything that the policy after `number − 1` steps samples, this step's rollouts or later ones'."""
         started = time.perf_counter()
-        train = self.config.train
-        due = [number] if self.recorded else consumers(number - 1, train.steps, train.sync_interval, train.sync_offset)
+        schedule, steps = self.outlook.schedule, self.config.train.steps
+        due = [number] if self.recorded else schedule.consumers(number - 1, steps)
         for step in due:
-            recorded = None if self.recorded else self.run.read_rollouts(step)
+            recorded = None if self.recorded or self.outlook.departs else self.run.read_rollouts(step)
             if recorded is not None:  # sampled before a crash: learn it again from the same bits
                 self.waiting[step] = _from_file(*recorded)
             else:
@@ -257,8 +273,7 @@ class Loop:
 
     def _check_version(self, number: int, rollouts: Rollouts) -> None:
         """Lag is asserted, not assumed: the rollouts come from the very update that the schedule names."""
-        train = self.config.train
-        expected = source_step(number, train.sync_interval, train.sync_offset) * train.updates_per_step
+        expected = self.outlook.schedule.source_step(number) * self.config.train.updates_per_step
         if not self.recorded and bool((rollouts.version != expected).any()):
             raise RuntimeError(
                 f"step {number} must learn from policy version {expected}, its rollouts say {set(rollouts.version.tolist())}"
@@ -291,7 +306,7 @@ class Loop:
 
     def _evaluation_due(self, number: int) -> bool:
         every = self.config.evaluation.every
-        return number == self.config.train.steps or (every > 0 and number % every == 0)
+        return self.over or (every > 0 and number % every == 0)
 
     def _log_evaluation(self, step: int) -> None:
         if self.config.evaluation.problems:

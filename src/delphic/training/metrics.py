@@ -16,6 +16,8 @@ class Metric:
     reduction: str = "mean"  # mean: sum/count · total: sum · max · last: the newest value
 
 
+REGIMES = ("overdamped", "oscillatory", "unstable")  # the codes of `stability_regime`
+
 METRICS: dict[str, Metric] = {
     # rewards, over all completions of the step
     "reward_mean": Metric(
@@ -81,6 +83,41 @@ METRICS: dict[str, Metric] = {
     "eval_pass_at_k": Metric(
         "share", "Held-out problems solved by at least one of the evaluation.samples completions.", "last"
     ),
+    # the outlook, every train.forecast_every steps
+    "forecast_refused": Metric("0/1", "1: the curve so far does not say where it is heading.", "last"),
+    "forecast_final": Metric(
+        "reward", "Forecast of reward_mean's mean over the last tenth of the planned steps.", "last"
+    ),
+    "forecast_low": Metric("reward", "Lower end of its 95 % interval.", "last"),
+    "forecast_high": Metric("reward", "Upper end.", "last"),
+    "forecast_gain": Metric("reward", "What the level itself still gains until then, without noise.", "last"),
+    "forecast_gain_low": Metric("reward", "Lower end of its 95 % interval.", "last"),
+    "forecast_gain_high": Metric("reward", "Upper end; train.stop_at_plateau compares it with its bound.", "last"),
+    "forecast_plateau": Metric("reward", "Plateau of the laws; left out where not determined.", "last"),
+    "forecast_plateau_low": Metric("reward", "Lower end of its 95 % interval.", "last"),
+    "forecast_plateau_high": Metric("reward", "Upper end.", "last"),
+    "forecast_step_95": Metric("steps", "Step at 95 % of the way from start to plateau.", "last"),
+    "forecast_step_95_low": Metric("steps", "Lower end of its 95 % interval.", "last"),
+    "forecast_step_95_high": Metric("steps", "Upper end.", "last"),
+    "stability_margin": Metric(
+        "ratio",
+        "Largest stable learning rate over the present one. Not certified: an upper bound, from the reward's decay rate.",
+        "last",
+    ),
+    "stability_margin_low": Metric("ratio", "The same at the upper end of a measured K; certified only.", "last"),
+    "stability_certified": Metric("0/1", "1: K was measured (stability.json in the run's folder).", "last"),
+    "stability_stiffness": Metric("–", "K that the margin stands on.", "last"),
+    "stability_regime": Metric(
+        "code", "0 overdamped, 1 oscillatory, 2 unstable: of the measured K, else of the reward curve.", "last"
+    ),
+    "plateau_reached": Metric("0/1", "1: this look found less than train.stop_at_plateau to gain.", "last"),
+    "steps_saved": Metric(
+        "steps", "Only in the last row of a run that ended at its plateau: steps left undone.", "last"
+    ),
+    "control_sync_interval": Metric("steps", "The controller's new sync interval, from the next sync on.", "last"),
+    "control_learning_rate": Metric(
+        "ratio", "The controller's new factor on the learning rate, from the next step on.", "last"
+    ),
 }
 
 TIMING: dict[str, Metric] = {
@@ -89,6 +126,7 @@ TIMING: dict[str, Metric] = {
     "seconds_learn": Metric("s", "Forward and backward passes and the optimiser."),
     "seconds_sync": Metric("s", "Handing weights to the sampler, checking their fingerprint."),
     "seconds_evaluate": Metric("s", "Evaluation."),
+    "seconds_forecast": Metric("s", "The outlook: forecast, stability margin."),
     "seconds_total": Metric("s", "The whole step, writing included."),
     "tokens_per_second": Metric("tokens/s", "Sampled tokens over the whole step's time."),
 }

@@ -19,6 +19,7 @@ class Optimiser:
 
     def __init__(self, parameters: dict[str, nn.Parameter], train: TrainConfig) -> None:
         self.parameters, self.train = parameters, train
+        self.scale = 1.0  # a controller's factor on every learning rate
         self.masters = {
             name: nn.Parameter(p.detach().float())
             for name, p in parameters.items()
@@ -48,7 +49,7 @@ class Optimiser:
 
     def step(self, number: int) -> tuple[float, float]:
         """Update number `number` (from 0) with the gradients as they are; (norm of the change, learning rate)."""
-        rate = self.learning_rate(number)
+        rate = self.scale * self.learning_rate(number)
         squares = 0.0
         for name, parameter in self.parameters.items():
             optimiser, master = self.each[name], self.masters.get(name)

@@ -24,6 +24,10 @@ class Learner(Protocol):
         """All optimiser updates of one step; adds its figures to the meters."""
         ...
 
+    def scale_learning_rate(self, factor: float) -> None:
+        """From now on every learning rate is the config's times this."""
+        ...
+
     def weights(self) -> Mapping[str, Any]:
         """Parameters by name, for a sampler to take."""
         ...

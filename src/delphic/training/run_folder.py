@@ -86,7 +86,7 @@ class RunFolder:
         for folder in (self.rollouts, self.checkpoints):
             folder.mkdir(exist_ok=True)
         for stale in self.checkpoints.glob(".*.part"):
-            shutil.rmtree(stale)
+            shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
 
     def _take_lock(self) -> None:
         try:
