@@ -184,12 +184,12 @@ def bound_claim(rows: list[Row], policy: SoftmaxPolicy, limits: list[Row]) -> Cl
 
 
 def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
-    """Full: 5,000 replicas of 2,500 steps at two group sizes, about 2 minutes on one core.
+    """Full: 4,000 replicas of 2,000 steps at two group sizes, about 2 minutes on one core.
 
     Quick: a few seconds, too few replicas to tell whether the limit is followed.
     """
     policy = make_policy(1)
-    replicas, looks, groups = (2000, (100, 500), (4,)) if quick else (5000, (100, 300, 1000, 2500), (4, 16))
+    replicas, looks, groups = (1500, (100, 400), (4,)) if quick else (4000, (100, 500, 2000), (4, 16))
     limits: list[Row] = []
     for completions in groups:
         samples = {}

@@ -98,7 +98,7 @@ def weighted_chi2_quantile(q: float | np.ndarray, weights_K: np.ndarray) -> np.n
     scaled = w / w.max()
     lows, highs = 0.999 * chi2.ppf(levels, 1), 1.001 * chi2.ppf(levels, len(w))
     found = [
-        brentq(lambda x, level=level: float(weighted_chi2_cdf(x, scaled)) - level, low, high, xtol=1e-13)
+        brentq(lambda x, level=level: float(weighted_chi2_cdf(x, scaled)) - level, low, high, xtol=1e-14 * low)
         for level, low, high in zip(levels.ravel(), lows.ravel(), highs.ravel(), strict=True)
     ]
     return float(w.max()) * np.array(found).reshape(levels.shape)
