@@ -78,7 +78,7 @@ def test_the_policy_is_optimal_at_every_prompt_at_once(policy: SoftmaxPolicy) ->
 def test_a_wrong_limit_is_told_from_the_right_one(policy: SoftmaxPolicy) -> None:
     """Draws from the limit itself hold; those of leave-one-out held to the oracle's weights do not."""
     rng, weights = np.random.default_rng(3), weights_at(policy, 4)
-    samples = {k: {9: rng.chisquare(1, (3000, len(w))) @ w} for k, w in weights.items()}
+    samples = {k: {9: rng.chisquare(1, (6000, len(w))) @ w} for k, w in weights.items()}
     assert limit_claim(limit_rows(policy, 4, samples)).verdict == "holds"
     samples["oracle"] = samples["loo"]
     assert limit_claim(limit_rows(policy, 4, samples)).verdict == "does not hold"
