@@ -184,7 +184,7 @@ def bound_claim(rows: list[Row], policy: SoftmaxPolicy, limits: list[Row]) -> Cl
 
 
 def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
-    """Full: 4,000 replicas of 2,000 steps at two group sizes, about 2 minutes on one core.
+    """Full: 4,000 replicas of 2,000 steps at two group sizes, 80 s of one core.
 
     Quick: a few seconds, too few replicas to tell whether the limit is followed.
     """

@@ -89,8 +89,8 @@ def schedule(policy: SoftmaxPolicy) -> tuple[float, int]:
     """(β, i₀): steps β/i for i = i₀+1, i₀+2, …
 
     β = 1.5/μ is three times the least that the limit asks for: the start is forgotten as n^(−3). i₀ makes the first step
-    1/(2L). The limit does not depend on i₀; from i₀ = 0 the first step, β ≈ 30/(2L), throws a softmax to where its
-    gradient is nearly 0, and thousands of steps do not bring it back.
+    1/(2L). The limit does not depend on i₀, but how soon it is seen does: from i₀ = 0 the first step is about 30/(2L),
+    and after a thousand steps n·Δ was still hundreds of times Σw.
     """
     curvature = curvatures(policy)
     step = 1.5 / float(curvature[0])
