@@ -81,7 +81,9 @@ def delphic_contestant(case: Case, objective: Any) -> Callable[[], dict[str, flo
     config = make_config(
         {
             "objective": objective,
-            "sampling": {k: v for k, v in asdict(case).items() if k in ("prompts", "completions", "max_new_tokens", "stop")},
+            "sampling": {
+                k: v for k, v in asdict(case).items() if k in ("prompts", "completions", "max_new_tokens", "stop")
+            },
             "train": {"steps": 10_000, "learning_rate": 1e-6, "reference_every": 0, "token_budget": BUDGET[case.real]},
             "evaluation": {"problems": 0},
             "model": {"path": str(MODEL)},
