@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
 
 from delphic.config import RunConfig
 from delphic.errors import UserError
-from delphic.policy.scores import group_scores
+from delphic.policy.load import resolve
 from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 from delphic.statistics.group_size import Pilot
-from delphic.statistics.ustatistic import baseline_weights, prompt_moments
 from delphic.training.estimate import learn_nothing
 from delphic.training.generate import Generator, rollout
 from delphic.training.loop import Parts, build_parts
-
-SKETCH = 4096
+from delphic.training.noise import score_groups, second_moments
+from delphic.training.optimiser import Optimiser
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the pilot saw. prompt_seconds, completion_seconds: what one more of each costs a training step."""
+    """What the pilot saw. prompt_seconds, completion_seconds: what one more of each costs a training step.
+
+    pilot: in the units of the optimiser. plain: in those of the gradient; the same object for sgd. moments: where Adam's
+    second moments come from, "checkpoint" or "pilot"; None for sgd, or where there are none.
+    """
 
     pilot: Pilot
+    plain: Pilot
+    moments: str | None
     rewards: np.ndarray  # [B, G₀]
     left_out: int  # prompts with a reward that is not finite
     prompt_seconds: float
@@ -38,7 +45,7 @@ class Measured:
 def run_pilot(
     config: RunConfig, folder: Path, prompts: int, completions: int, advance: Callable[[int], None]
 ) -> Measured:
-    """Sample, reward and score `prompts` distinct training problems; `advance(1)` after each.
+    """Sample and reward `prompts` distinct training problems, then score them; `advance(1)` after each, both times.
 
     A prompt with a non-finite reward is left out as a whole: its group has another size.
 
@@ -53,34 +60,46 @@ def run_pilot(
     count = min(prompts, len(problems))
     chosen = stream(config.seed, Purpose.PILOT, 0).permutation(len(problems))[:count]
     began = time.perf_counter()
-    moments, sketches, rewards, left_out = [], [], [], 0
+    groups = []
     for number, index in enumerate(chosen):
         part = _sample(parts, int(index), completions, number)
         advance(1)
-        if not np.isfinite(part.reward).all():
-            left_out += 1
-            continue
-        weights = baseline_weights(part.reward, "loo")
-        scores = group_scores(
-            parts.policy,
-            part.prompt_tokens[0],
-            part.tokens,
-            part.loss_mask,
-            config.sampling.temperature,
-            weights=weights,
-            sketch=SKETCH,
-            seed=config.seed,
-        )
-        moments.append(prompt_moments(scores.gram, part.reward))
-        sketches.append(scores.sketch)
-        rewards.append(part.reward)
-    if not moments:
+        if np.isfinite(part.reward).all():
+            groups.append(part)
+    if not groups:
         raise UserError("plan: every prompt of the pilot has a reward that is not finite")
-    sketch = np.array(sketches)
+    moments, source = _moments(parts, groups, config, folder)
+    plain, scaled = score_groups(parts.policy, groups, config, moments, advance)
     seconds = time.perf_counter() - began
     prompt_seconds, completion_seconds = _costs(parts, config, [int(i) for i in chosen[:4]])
-    pilot = Pilot(moments, sketch @ sketch.T)
-    return Measured(pilot, np.array(rewards), left_out, prompt_seconds, completion_seconds, seconds)
+    return Measured(
+        plain if scaled is None else scaled,
+        plain,
+        source,
+        np.array([part.reward for part in groups]),
+        count - len(groups),
+        prompt_seconds,
+        completion_seconds,
+        seconds,
+    )
+
+
+def _moments(
+    parts: Parts, groups: Sequence[Rollouts], config: RunConfig, folder: Path
+) -> tuple[Mapping[str, torch.Tensor] | None, str | None]:
+    """Adam's second moments, and where they come from: the run's own where the model is a checkpoint of one."""
+    if config.train.optimizer != "adamw":
+        return None, None
+    file = Path(resolve(config.model.path, folder)) / "optimizer.safetensors"
+    if file.is_file():
+        saved = {name: value for name, value in load_file(file).items() if name.endswith(("/exp_avg_sq", "/step"))}
+        own = Optimiser(parts.policy.parameters(), config.train)
+        if {name.rpartition("/")[0] for name in saved} == set(own.parameters):
+            own.restore(saved)
+            return own.second_moments(), "checkpoint"
+    if len(groups) < 2 or all((part.reward == part.reward[0]).all() for part in groups):
+        return None, None
+    return second_moments(parts.policy, groups, config), "pilot"
 
 
 def _sample(parts: Parts, index: int, completions: int, number: int) -> Rollouts:

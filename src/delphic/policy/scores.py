@@ -23,9 +23,8 @@ from delphic.errors import UserError
 from delphic.policy.logprobs import plain_rows
 from delphic.policy.model import Policy
 from delphic.policy.outer import Outer, outer_gram, outer_sum
+from delphic.policy.sketch import add_sketch
 from delphic.rollouts import Rollouts
-
-HASHED = 1 << 22  # numbers of a gradient that are hashed at a time
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,13 @@ def group_scores(
     return plain if precondition is None else replace(plain, scaled=scaled)
 
 
+def check_layers(policy: Policy) -> None:
+    """Raises UserError where `group_scores` would: a trained parameter belongs to a layer of an unknown kind."""
+    names = {id(p): name for name, p in policy.parameters().items()}
+    with _Record(names, 0, None, None, 0, 0).hooked(policy.model):
+        pass
+
+
 def score_norms(policy: Policy, rollouts: Rollouts, temperature: float) -> np.ndarray:
     """[N] ‖∇ log π(y)‖² over all trainable parameters, the loss mask's tokens summed."""
     out = np.zeros(len(rollouts))
@@ -100,6 +106,7 @@ class _Record:
     outers: dict[int, list[Outer]] = field(default_factory=dict)
     rows: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # vectors: [G, d] gradients themselves
     roots: list[tuple[torch.Tensor, Any]] = field(default_factory=list)
+    listening: bool = True  # not while layers that were checkpointed are computed again
     owners: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)  # by the number of tokens
 
     def __post_init__(self) -> None:
@@ -147,6 +154,7 @@ class _Record:
         logits = (logits if logits.dtype == torch.float64 else logits.float()) / T
         targets = torch.roll(ids, -1, 1)[chosen]
         logp = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+        self.listening = False
         gradients = torch.autograd.grad(logp.sum(), [root for root, _ in self.roots], allow_unused=True)
         for gradient, (_, arrived) in zip(gradients, self.roots, strict=True):
             if gradient is not None:
@@ -154,7 +162,7 @@ class _Record:
 
     def _hook(self, own: Mapping[str, nn.Parameter], path: str) -> Any:
         def hook(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor | None:
-            if not torch.is_grad_enabled():  # a norm asked for its slope
+            if not (self.listening and torch.is_grad_enabled()):  # without a graph: a norm asked for its slope
                 return None
             for parameter in own.values():
                 self.expected[id(parameter)] = self.expected.get(id(parameter), 0) + 1
@@ -246,7 +254,7 @@ class _Record:
                 scaled = rows * factor.double().cpu()
                 self.gram[1] += scaled @ scaled.T
             if self.sketch:
-                self._add_sketches((self._w() @ rows)[:, None], identity, factor)
+                self._sketch((self._w() @ rows)[:, None], identity, factor)
             return
         outers = self.outers.pop(identity)
         plain, preconditioned = outer_gram(outers, self.count, parameter.shape, factor)
@@ -255,28 +263,14 @@ class _Record:
             self.gram[1] += preconditioned
         if self.sketch:
             weighted = [replace(o, right=o.right * self._w()[o.owner, None].to(o.right)) for o in outers]
-            self._add_sketches(outer_sum(weighted, parameter.shape), identity, factor)
+            self._sketch(outer_sum(weighted, parameter.shape), identity, factor)
+
+    def _sketch(self, gradient: torch.Tensor, identity: int, factor: torch.Tensor | None) -> None:
+        add_sketch(self.sketched, gradient, factor, self.seed, self.numbers[identity])
 
     def _w(self) -> torch.Tensor:
         assert self.weights is not None
         return torch.from_numpy(np.asarray(self.weights, dtype=np.float64))
-
-    def _add_sketches(self, gradient: torch.Tensor, identity: int, factor: torch.Tensor | None) -> None:
-        """Of a weight's gradient [rows, columns]; and of factor ∘ gradient.
-
-        Each row is shifted by a random offset and folded to K numbers, rows and columns having random signs: two
-        different numbers of the gradient meet with random sign, so inner products keep their mean."""
-        rows, columns = gradient.shape
-        generator = torch.Generator().manual_seed((self.seed << 20) + self.numbers[identity])
-        offset = torch.randint(self.sketch, (rows,), generator=generator)
-        signs = [torch.randint(2, (n,), generator=generator).double() * 2 - 1 for n in (rows, columns)]
-        for part in torch.arange(rows).split(max(1, HASHED // columns)):
-            place = ((offset[part, None] + torch.arange(columns)[None, :]) % self.sketch).flatten()
-            value = gradient[part].double().cpu() * signs[0][part, None] * signs[1][None, :]
-            self.sketched[0].index_add_(0, place, value.flatten())
-            if factor is not None:
-                scaled = value * factor.view(rows, columns)[part.to(factor.device)].double().cpu()
-                self.sketched[1].index_add_(0, place, scaled.flatten())
 
 
 def _refuse_unknown(module: nn.Module, own: Mapping[str, nn.Parameter], path: str) -> None:

@@ -39,6 +39,10 @@ def print_plan(plan: dict[str, Any], size: int) -> None:
             table.add_row(label, *_cells(plan["constants"][name]))
         table.add_row("G*  best group size", *_cells(plan["g_star"]))
         console.print(table)
+        if plan["units"] == "adam":
+            plain = plan["gradient_units"]
+            parts = ", ".join(f"{name} {_text(plain['constants'][name]['value'])}" for name in ("c1", "c2", "c3"))
+            console.print(f"in Adam's units; of the gradient itself: {parts}, G* {_text(plain['g_star']['value'])}")
         split = plan["noise_split"]
         parts = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in split.items())
         console.print(f"noise at G = {size}: {parts}")
