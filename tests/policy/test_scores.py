@@ -98,6 +98,18 @@ def test_both_ways_and_any_slices_agree(numbers: int, tmp_path: Path, monkeypatc
     assert relative(subset.gram, (part @ part.T).numpy()) < 1e-9
 
 
+def test_layers_computed_twice_count_once(tmp_path: Path) -> None:
+    name, changes = KINDS["an ordinary one"]
+    folder = make(tmp_path / "model", name, changes)
+    tokens, masks = completions()
+    grams = []
+    for again in (False, True):
+        policy = load_policy(folder, ModelConfig(gradient_checkpointing=again))
+        policy.model.double()
+        grams.append(group_scores(policy, policy.encode(PROMPT), tokens, masks, TEMPERATURE).gram)
+    assert relative(grams[1], grams[0]) < 1e-9
+
+
 def test_adapters_have_scores_of_their_own(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     name, changes = KINDS["an ordinary one"]

@@ -29,8 +29,8 @@ CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
 MOMENTS = {
     "checkpoint": "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ as in the model's checkpoint.",
     "pilot": (
-        "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ estimated from the pilot for a batch of the "
-        "config's size. Numbers of which the pilot has few gradients (rare tokens) are scaled by their own noise."
+        "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ estimated from the pilot itself for a batch "
+        "of the config's size; G* moves little by that, but c2 is overstated."
     ),
     None: "Adam rescales the gradient; the error here is in the gradient's own units.",
 }
@@ -49,6 +49,7 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
         "constants": None,
         "g_star": None,
         "units": "gradient" if measured.moments is None else "adam",
+        "moments": measured.moments,
         "gradient_units": None,
         "curve": [],
         "noise_split": None,
@@ -63,19 +64,25 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
     }
     if constants is None:
         return plan
-    values = (constants.c1.value, constants.c2.value, constants.c3.value)
-    usable = (max(values[0], 0.0), values[1], values[2])
     moments = error_moments(measured.pilot)
+    usable = _usable(moments)
     plan |= _figures(constants)
-    plan["gradient_units"] = _figures(estimate_constants(measured.plain))
+    plain = error_moments(measured.plain)
+    plan["gradient_units"] = _figures(estimate_constants(measured.plain)) | {
+        "critical_batch": number(critical_batch(_usable(plain), size, plain.mean))
+    }
     plan["curve"] = _curves(measured, prompts * size)
     plan["noise_split"] = noise_split(usable, size)
-    plan["critical_batch"] = number(critical_batch(usable, size, moments.mean))
     plan["cost"]["best_completions"] = cost_aware_group_size(
         usable, measured.prompt_seconds, measured.completion_seconds
     )
     plan["oracle_ratio"] = number(oracle_ratio(moments, size)) if size > 1 else 1.0
     plan["recommendation"] = _recommend(constants, usable, config, plan, refused)
+    if measured.moments == "pilot":
+        needs = "Adam's second moments of a run: a checkpoint as model.path"
+        refused.append({"what": "the critical batch in Adam's units", "needs": needs})
+    else:
+        plan["critical_batch"] = number(critical_batch(usable, size, moments.mean))
     return plan
 
 
@@ -174,6 +181,12 @@ def _by_difficulty(measured: Measured, size: int) -> list[dict[str, Any]]:
             }
         )
     return out
+
+
+def _usable(moments: ErrorMoments) -> tuple[float, float, float]:
+    """c₁, c₂, c₃ with c₁ at least 0, where its estimate is not."""
+    c1, c2, c3 = moments.constants
+    return max(c1, 0.0), c2, c3
 
 
 def _figures(constants: Constants) -> dict[str, Any]:

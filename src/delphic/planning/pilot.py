@@ -18,9 +18,9 @@ from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 from delphic.statistics.group_size import Pilot
 from delphic.training.estimate import learn_nothing
-from delphic.training.generate import Generator, rollout
+from delphic.training.generate import Generator, is_silent, rollout
 from delphic.training.loop import Parts, build_parts
-from delphic.training.noise import score_groups, second_moments
+from delphic.training.noise import adam_moments, score_groups
 from delphic.training.optimiser import Optimiser
 
 
@@ -88,7 +88,7 @@ def _moments(
     parts: Parts, groups: Sequence[Rollouts], config: RunConfig, folder: Path
 ) -> tuple[Mapping[str, torch.Tensor] | None, str | None]:
     """Adam's second moments, and where they come from: the run's own where the model is a checkpoint of one."""
-    if config.train.optimizer != "adamw":
+    if config.train.optimizer != "adamw" or len(groups) < 2 or all(is_silent(part.reward) for part in groups):
         return None, None
     file = Path(resolve(config.model.path, folder)) / "optimizer.safetensors"
     if file.is_file():
@@ -96,10 +96,8 @@ def _moments(
         own = Optimiser(parts.policy.parameters(), config.train)
         if {name.rpartition("/")[0] for name in saved} == set(own.parameters):
             own.restore(saved)
-            return own.second_moments(), "checkpoint"
-    if len(groups) < 2 or all((part.reward == part.reward[0]).all() for part in groups):
-        return None, None
-    return second_moments(parts.policy, groups, config), "pilot"
+            return adam_moments(parts.policy, groups, config, own.second_moments()), "checkpoint"
+    return adam_moments(parts.policy, groups, config, None), "pilot"
 
 
 def _sample(parts: Parts, index: int, completions: int, number: int) -> Rollouts:

@@ -1,7 +1,7 @@
 """How noisy a gradient is, from scored groups: the constants of theory section 1, in the units of the optimiser.
 
 Adam multiplies the gradient by P = 1/(√v̂ + ε), so the error of its step is that of P ∘ ĝ, an estimator with the scores
-P ∘ S. No more than two gradients exist at a time, whatever the number of groups.
+P ∘ S. No more than a few gradients exist at a time, whatever the number of groups.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from delphic.rollouts import Rollouts
 from delphic.statistics.error import oracle_ratio
 from delphic.statistics.group_size import Pilot, critical_batch, error_moments, estimate_constants, noise_split
 from delphic.statistics.ustatistic import baseline_weights, prompt_moments
+from delphic.training.generate import is_silent
 from delphic.training.team import Team
 
 SKETCH = 4096
@@ -67,6 +68,25 @@ def second_moments(policy: Policy, groups: Sequence[Rollouts], config: RunConfig
         variance = square.sub_(count * mean2).div_(count - 1)
         square.copy_((mean2 + variance * (1 / batch - 1 / count)).clamp_(min=0))
     return squares
+
+
+def adam_moments(
+    policy: Policy, groups: Sequence[Rollouts], config: RunConfig, saved: Moments | None
+) -> dict[str, torch.Tensor]:
+    """v̂ after an update from the groups: β₂ v̂ + (1 − β₂) E[ĝ²], E[ĝ²] brought to the sum of v̂, whose run may have scaled
+    and clipped its gradients; E[ĝ²] alone where no v̂ is saved.
+
+    The update counts: v̂ of a number whose first gradients are those of the groups is close to 0, and Adam's step on it
+    bounded all the same. With E[ĝ²] alone, P and the scores share their noise: that leaves c₁ and c₃ nearly as they are
+    and takes ‖P ∘ g‖², which is small beside them, below zero.
+    """
+    own = second_moments(policy, groups, config)
+    if saved is None:
+        return own
+    total = sum(float(v.sum()) for v in own.values())
+    scale = sum(float(v.sum()) for v in saved.values()) / total if total > 0 else 0.0
+    decay = config.train.betas[1]
+    return {name: decay * saved[name] + (1 - decay) * scale * v for name, v in own.items()}
 
 
 def adam_factors(moments: Moments) -> dict[str, torch.Tensor]:
@@ -119,29 +139,31 @@ def noise_figures(
     """`statistics/…` of a step's rollouts: constants with intervals, G*, noise split, oracle ratio, critical batch.
 
     Args:
-        moments: Adam's second moments so far; without them (its first update) they are estimated from the rollouts.
+        moments: Adam's v̂ so far; before its first update they are estimated from the rollouts, which leaves no critical
+            batch (see `adam_moments`).
 
     Empty where the rewards or the groups left do not allow an estimate; a figure that is not finite stays infinite.
     """
     groups = whole_groups(rollouts)
     if len(groups) < LEAST_PROMPTS or len(groups[0]) < LEAST_COMPLETIONS:
         return {}
-    if all((part.reward == part.reward[0]).all() for part in groups):
+    if all(is_silent(part.reward) for part in groups):
         return {}
-    if config.train.optimizer == "adamw" and moments is None:
-        moments = second_moments(policy, groups, config)
-    plain, scaled = score_groups(policy, groups, config, moments, team=team)
+    adam = config.train.optimizer == "adamw"
+    used = adam_moments(policy, groups, config, moments) if adam else None
+    plain, scaled = score_groups(policy, groups, config, used, team=team)
     pilot = plain if scaled is None else scaled
     size, average = len(groups[0]), error_moments(pilot)
     if not np.isfinite(average.constants).all():
         return {}
     constants = estimate_constants(pilot)
-    figures = {}
+    figures: dict[str, float] = {}
     for name in ("c1", "c2", "c3", "g_star"):
         interval = getattr(constants, name)
         figures |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
     values = (max(constants.c1.value, 0.0), constants.c2.value, constants.c3.value)
     figures |= {f"share_{name}": share for name, share in noise_split(values, size).items()}
-    figures["critical_batch"] = critical_batch(values, size, average.mean)
+    if moments is not None or not adam:
+        figures["critical_batch"] = critical_batch(values, size, average.mean)
     figures["oracle_ratio"] = oracle_ratio(average, size)
     return {f"statistics/{name}": value for name, value in figures.items() if not math.isnan(value)}
