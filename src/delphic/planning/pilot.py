@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,17 +38,15 @@ class Measured:
     moments: str | None
     rewards: np.ndarray  # [B, G₀]
     left_out: int  # prompts with a reward that is not finite
-    prompt_seconds: float
-    completion_seconds: float
     seconds: float
+    prompt_seconds: float = math.nan
+    completion_seconds: float = math.nan
 
 
 def run_pilot(
     config: RunConfig, folder: Path, prompts: int, completions: int, advance: Callable[[int], None]
 ) -> Measured:
-    """Sample and reward `prompts` distinct training problems, then score them; `advance(1)` after each, both times.
-
-    A prompt with a non-finite reward is left out as a whole: its group has another size.
+    """A pilot of `prompts` distinct training problems, and what one more prompt and completion cost.
 
     Raises:
         UserError: nothing to sample from, too few prompts, or a layer whose score is not known.
@@ -56,31 +55,38 @@ def run_pilot(
         raise UserError("plan: train.offline samples nothing; use --rewards-only on the recorded rollouts")
     parts = build_parts(config, folder)
     assert isinstance(parts.source, Generator)
-    problems = parts.source.task.train
-    count = min(prompts, len(problems))
-    chosen = stream(config.seed, Purpose.PILOT, 0).permutation(len(problems))[:count]
-    began = time.perf_counter()
-    groups = []
-    for number, index in enumerate(chosen):
-        part = _sample(parts, int(index), completions, number)
-        advance(1)
-        if np.isfinite(part.reward).all():
-            groups.append(part)
+    problems = len(parts.source.task.train)
+    chosen = stream(config.seed, Purpose.PILOT, 0).permutation(problems)[: min(prompts, problems)]
+    pilot = take_pilot(parts, folder, chosen, completions, advance)
+    prompt_seconds, completion_seconds = _costs(parts, config, [int(i) for i in chosen[:4]])
+    return replace(pilot, prompt_seconds=prompt_seconds, completion_seconds=completion_seconds)
+
+
+def take_pilot(
+    parts: Parts, folder: Path, chosen: np.ndarray, completions: int, advance: Callable[[int], None]
+) -> Measured:
+    """Sample and reward these training problems, then score them; `advance(1)` for each, both times.
+
+    A prompt with a non-finite reward is left out as a whole: its group has another size.
+    """
+    began, groups, config = time.perf_counter(), [], parts.config
+    together = max(1, config.sampling.batch_rows // completions)
+    for start in range(0, len(chosen), together):
+        part = _sample(parts, chosen[start : start + together], completions, start)
+        groups += [part.select(slots) for slots in np.arange(len(part)).reshape(-1, completions)]
+        advance(len(part) // completions)
+    groups = [group for group in groups if np.isfinite(group.reward).all()]
     if not groups:
         raise UserError("plan: every prompt of the pilot has a reward that is not finite")
     moments, source = _moments(parts, groups, config, folder)
     plain, scaled = score_groups(parts.policy, groups, config, moments, advance)
-    seconds = time.perf_counter() - began
-    prompt_seconds, completion_seconds = _costs(parts, config, [int(i) for i in chosen[:4]])
     return Measured(
-        plain if scaled is None else scaled,
-        plain,
-        source,
-        np.array([part.reward for part in groups]),
-        count - len(groups),
-        prompt_seconds,
-        completion_seconds,
-        seconds,
+        pilot=plain if scaled is None else scaled,
+        plain=plain,
+        moments=source,
+        rewards=np.array([group.reward for group in groups]),
+        left_out=len(chosen) - len(groups),
+        seconds=time.perf_counter() - began,
     )
 
 
@@ -100,12 +106,13 @@ def _moments(
     return adam_moments(parts.policy, groups, config, None), "pilot"
 
 
-def _sample(parts: Parts, index: int, completions: int, number: int) -> Rollouts:
+def _sample(parts: Parts, indices: np.ndarray, completions: int, first: int) -> Rollouts:
+    """Of the pilot's prompts number `first` and on."""
     source = parts.source
     assert isinstance(source, Generator)
-    rows = np.arange(number * completions, (number + 1) * completions)
-    problem = source.task.train[index]
-    return rollout(source.sampler, source.rewards, [problem], completions, Purpose.PILOT, 0, rows)
+    rows = np.arange(first * completions, (first + len(indices)) * completions)
+    problems = [source.task.train[int(index)] for index in indices]
+    return rollout(source.sampler, source.rewards, problems, completions, Purpose.PILOT, 0, rows)
 
 
 def _costs(parts: Parts, config: RunConfig, indices: list[int]) -> tuple[float, float]:
