@@ -275,7 +275,7 @@ def run_plan(config: RunConfig, path: Path, options: argparse.Namespace) -> int:
         raise UserError(f"plan: --to {folder} cannot be made ({error.strerror})") from None
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("pilot", total=options.prompts)
+        bar = progress.add_task("pilot", total=2 * options.prompts)
         measured = run_pilot(
             config, path.resolve().parent, options.prompts, options.completions, lambda n: progress.advance(bar, n)
         )

@@ -78,24 +78,36 @@ def test_the_gram_matrix_is_that_of_the_loop(kind: str, tied: bool, tmp_path: Pa
 
 @pytest.mark.parametrize("numbers", [1 << 26, 40])
 def test_both_ways_and_any_slices_agree(numbers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delphic.policy.scores.NUMBERS", numbers)
+    monkeypatch.setattr("delphic.policy.outer.NUMBERS", numbers)
     policy = load("an ordinary one", tmp_path, True)
     tokens, masks = completions()
     gradients = loop(policy, tokens, masks)
     prompt = policy.encode(PROMPT)
     rng = np.random.default_rng(1)
     factors = {n: torch.from_numpy(rng.uniform(0.5, 2, size=tuple(p.shape))) for n, p in policy.parameters().items()}
-    wanted = sum((g.flatten(1) * factors[n].flatten()) @ g.flatten(1).T for n, g in gradients.items())
+    scaled = torch.cat([(g * factors[n]).flatten(1) for n, g in gradients.items()], 1)
     found = group_scores(policy, prompt, tokens, masks, TEMPERATURE, precondition=factors)
-    assert relative(found.gram, wanted.numpy()) < 1e-9  # type: ignore[union-attr]
+    assert found.scaled is not None
+    assert relative(found.scaled.gram, (scaled @ scaled.T).numpy()) < 1e-9
     plain = group_scores(policy, prompt, tokens, masks, TEMPERATURE)
-    ones = {n: torch.ones_like(p) for n, p in policy.parameters().items()}
-    made = group_scores(policy, prompt, tokens, masks, TEMPERATURE, precondition=ones)
-    assert relative(made.gram, plain.gram) < 1e-9, "gradients made, and never made"
+    assert plain.scaled is None
+    assert relative(found.gram, plain.gram) < 1e-9, "gradients made, and never made"
     few = [name for name in policy.parameters() if "q_proj" in name or "norm" in name]
     part = torch.cat([gradients[n].flatten(1) for n in few], 1)
     subset = group_scores(policy, prompt, tokens, masks, TEMPERATURE, only=few)
     assert relative(subset.gram, (part @ part.T).numpy()) < 1e-9
+
+
+def test_layers_computed_twice_count_once(tmp_path: Path) -> None:
+    name, changes = KINDS["an ordinary one"]
+    folder = make(tmp_path / "model", name, changes)
+    tokens, masks = completions()
+    grams = []
+    for again in (False, True):
+        policy = load_policy(folder, ModelConfig(gradient_checkpointing=again))
+        policy.model.double()
+        grams.append(group_scores(policy, policy.encode(PROMPT), tokens, masks, TEMPERATURE).gram)
+    assert relative(grams[1], grams[0]) < 1e-9
 
 
 def test_adapters_have_scores_of_their_own(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from delphic.config import RunConfig
 from delphic.planning.figures import informative_shares, number, reward_figures
 from delphic.planning.pilot import Measured
-from delphic.statistics.error import ErrorMoments, mean_squared_error
+from delphic.statistics.error import ErrorMoments, mean_squared_error, oracle_ratio
 from delphic.statistics.group_size import (
     SIZES,
     Constants,
@@ -26,6 +26,14 @@ from delphic.statistics.group_size import (
 )
 
 CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
+MOMENTS = {
+    "checkpoint": "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ as in the model's checkpoint.",
+    "pilot": (
+        "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ estimated from the pilot itself for a batch "
+        "of the config's size; G* moves little by that, but c2 is overstated."
+    ),
+    None: "Adam rescales the gradient; the error here is in the gradient's own units.",
+}
 FEW, WIDE = 16, 4.0  # prompts below which, and ratio of G*'s ends above which, no number is recommended
 
 
@@ -40,6 +48,9 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
         | {"seconds": measured.seconds},
         "constants": None,
         "g_star": None,
+        "units": "gradient" if measured.moments is None else "adam",
+        "moments": measured.moments,
+        "gradient_units": None,
         "curve": [],
         "noise_split": None,
         "informative_share": informative_shares(rewards),
@@ -48,27 +59,30 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
         "critical_batch": None,
         "cost": {"prompt_seconds": measured.prompt_seconds, "completion_seconds": measured.completion_seconds},
         "recommendation": None,
-        "scope": _scope(config),
+        "scope": _scope(config, measured.moments),
         "refused": refused,
     }
     if constants is None:
         return plan
-    values = (constants.c1.value, constants.c2.value, constants.c3.value)
-    usable = (max(values[0], 0.0), values[1], values[2])
     moments = error_moments(measured.pilot)
-    plan["constants"] = {name: _interval(getattr(constants, name)) for name in ("c1", "c2", "c3")}
-    plan["g_star"] = _interval(constants.g_star)
+    usable = _usable(moments)
+    plan |= _figures(constants)
+    plain = error_moments(measured.plain)
+    plan["gradient_units"] = _figures(estimate_constants(measured.plain)) | {
+        "critical_batch": number(critical_batch(_usable(plain), size, plain.mean))
+    }
     plan["curve"] = _curves(measured, prompts * size)
     plan["noise_split"] = noise_split(usable, size)
-    plan["critical_batch"] = number(critical_batch(usable, size, moments.mean))
     plan["cost"]["best_completions"] = cost_aware_group_size(
         usable, measured.prompt_seconds, measured.completion_seconds
     )
-    loo, oracle = (
-        (float(mean_squared_error(e, moments, 1, size)) for e in ("loo", "oracle")) if size > 1 else (1.0, 1.0)
-    )
-    plan["oracle_ratio"] = loo / oracle if oracle > 0 else None
+    plan["oracle_ratio"] = number(oracle_ratio(moments, size)) if size > 1 else 1.0
     plan["recommendation"] = _recommend(constants, usable, config, plan, refused)
+    if measured.moments == "pilot":
+        needs = "Adam's second moments of a run: a checkpoint as model.path"
+        refused.append({"what": "the critical batch in Adam's units", "needs": needs})
+    else:
+        plan["critical_batch"] = number(critical_batch(usable, size, moments.mean))
     return plan
 
 
@@ -169,7 +183,20 @@ def _by_difficulty(measured: Measured, size: int) -> list[dict[str, Any]]:
     return out
 
 
-def _scope(config: RunConfig) -> list[str]:
+def _usable(moments: ErrorMoments) -> tuple[float, float, float]:
+    """c₁, c₂, c₃ with c₁ at least 0, where its estimate is not."""
+    c1, c2, c3 = moments.constants
+    return max(c1, 0.0), c2, c3
+
+
+def _figures(constants: Constants) -> dict[str, Any]:
+    return {
+        "constants": {name: _interval(getattr(constants, name)) for name in ("c1", "c2", "c3")},
+        "g_star": _interval(constants.g_star),
+    }
+
+
+def _scope(config: RunConfig, moments: str | None) -> list[str]:
     """What the constants are about, and what in this config is outside."""
     goal, out = config.objective, []
     out.append(
@@ -181,7 +208,7 @@ def _scope(config: RunConfig) -> list[str]:
     if goal.mask != "none" or goal.importance != "none":
         out.append("Clipping and importance weights are not in the constants; on-policy they change nothing.")
     if config.train.optimizer == "adamw":
-        out.append("Adam rescales the gradient; the error here is in the gradient's own units.")
+        out.append(MOMENTS[moments])
     if config.sampling.order == "epochs":
         out.append("Reshuffled epochs cancel a part of the between-prompt noise: the best G is then larger.")
     if goal.has_penalty:
