@@ -11,7 +11,7 @@ import numpy as np
 
 from delphic.config import RunConfig
 from delphic.errors import UserError
-from delphic.policy.scores import group_scores
+from delphic.policy.scores import GroupScores, group_scores
 from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 from delphic.statistics.group_size import Pilot
@@ -36,9 +36,15 @@ class Measured:
 
 
 def run_pilot(
-    config: RunConfig, folder: Path, prompts: int, completions: int, advance: Callable[[int], None]
+    config: RunConfig,
+    folder: Path,
+    prompts: int,
+    completions: int,
+    advance: Callable[[int], None],
+    keep: Callable[[Rollouts, GroupScores], None] | None = None,
 ) -> Measured:
-    """Sample, reward and score `prompts` distinct training problems; `advance(1)` after each.
+    """Sample, reward and score `prompts` distinct training problems; `advance(1)` after each, and `keep` sees the group
+    and its scores (those that count).
 
     A prompt with a non-finite reward is left out as a whole: its group has another size.
 
@@ -74,6 +80,8 @@ def run_pilot(
         moments.append(prompt_moments(scores.gram, part.reward))
         sketches.append(scores.sketch)
         rewards.append(part.reward)
+        if keep is not None:
+            keep(part, scores)
     if not moments:
         raise UserError("plan: every prompt of the pilot has a reward that is not finite")
     sketch = np.array(sketches)
