@@ -13,14 +13,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-import torch
 from transformers import LlamaForCausalLM
 
 from delphic.policy.load import load_policy
 from delphic.policy.model import Policy
 from delphic.policy.sampling import SamplingSettings, sample
 from delphic.randomness import Purpose
-from delphic.reproduce.pretrain import HIGH, LOW, STAGES, fit, make_model, make_tokenizer
+from delphic.reproduce.pretrain import HIGH, LOW, STAGES, fit, make_model, write
 from delphic.tasks.arithmetic import KINDS, Arithmetic
 
 
@@ -61,12 +60,7 @@ Held out, temperature 1: {sampled:.3f} of samples right, {passes:.3f} of problem
 
 def save(model: LlamaForCausalLM, folder: Path) -> dict[str, object]:
     """Write the folder in 16 bit, measure what was written, and note it beside."""
-    folder.mkdir(parents=True, exist_ok=True)
-    half = LlamaForCausalLM(model.config).to(torch.float16)
-    half.load_state_dict(model.state_dict())
-    half.config.dtype = torch.float16
-    half.save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
+    write(model, folder)
     card = measure(load_policy(str(folder)))
     (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     text = README.format(

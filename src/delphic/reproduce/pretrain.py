@@ -8,9 +8,11 @@ that much to win back.
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -145,3 +147,15 @@ def fit(model: LlamaForCausalLM, stage: Stage, batch: int, seed: int, note: Call
             mean = np.mean(shown[-200:])
             note(f"{stage.name} step {step + 1}/{steps}  loss {mean:.4f}  {time.time() - started:.0f} s")
     model.eval()
+
+
+def write(model: LlamaForCausalLM, folder: Path) -> None:
+    """The model in 16 bit and its tokenizer, in place of the folder; it appears whole or not at all."""
+    half = LlamaForCausalLM(model.config).to(torch.float16)
+    half.load_state_dict(model.state_dict())
+    half.config.dtype = torch.float16
+    unfinished = folder.with_name(f".{folder.name}.part")
+    half.save_pretrained(unfinished)
+    make_tokenizer().save_pretrained(unfinished)
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.replace(folder)

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from delphic.config import RunConfig
 from delphic.planning.advice import advise
 from delphic.planning.pilot import Measured, run_pilot
-from delphic.reproduce.claims import Claim, Outcome, Part, Verdict
+from delphic.reproduce.claims import Claim, Outcome, Part, Verdict, text
 from delphic.reproduce.runs import course, plain_config
 from delphic.statistics.evaluation import spearman
 from delphic.statistics.group_size import Constants, Interval, estimate_constants, relative_error
@@ -29,12 +29,6 @@ def pilot(config: RunConfig, prompts: int, completions: int, note: Callable[[str
     note(f"pilot: {prompts} prompts × {completions} completions")
     measured = run_pilot(config, Path(), prompts, completions, lambda _: None)
     return measured, estimate_constants(measured.pilot)
-
-
-def text(interval: Interval, digits: int = 1) -> str:
-    """value (low to high)"""
-    shown = ["∞" if not np.isfinite(x) else f"{x:.{digits}f}" for x in (interval.value, interval.low, interval.high)]
-    return f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
 # -- which G learns best -----------------------------------------------------------------------------------------
@@ -143,7 +137,10 @@ def _sweep_claims(summary: list[dict[str, Any]], star: Interval) -> list[Claim]:
             PAPER + ", GSM8K at N = 1024",
             f"pairs of G that differ: {differing}",
             "holds"
-            if all(2 * int(r["pairs of G that differ"].split()[0]) < int(r["pairs of G that differ"].split()[-1]) for r in summary)
+            if all(
+                2 * int(r["pairs of G that differ"].split()[0]) < int(r["pairs of G that differ"].split()[-1])
+                for r in summary
+            )
             else "does not hold",
         ),
     ]
@@ -194,7 +191,11 @@ def run_recommended(folder: Path, quick: bool, note: Callable[[str], None]) -> O
                 "G = 2 is about as good as G = 16 (97.6 % of it)",
                 "arXiv 2510.00977 (2-GRPO), there with an eighth of the completions; here with as many",
                 f"accuracy at G = 2 over that at G = 16: {ratio.mean():.3f} ± {half:.3f}",
-                "holds" if ratio.mean() - half > 0.95 else "does not hold" if ratio.mean() + half < 0.95 else "cannot tell",
+                "holds"
+                if ratio.mean() - half > 0.95
+                else "does not hold"
+                if ratio.mean() + half < 0.95
+                else "cannot tell",
             )
         )
     return Outcome(claims, {f"The recommended G against the others (N = {budget}, {steps} steps)": rows})
