@@ -57,8 +57,9 @@ def run_part(part: Part, folder: Path, quick: bool, note: Callable[[str], None])
 
 
 def text(interval: Interval, digits: int = 1) -> str:
-    """value (low to high)"""
-    shown = ["∞" if not np.isfinite(x) else f"{x:.{digits}f}" for x in (interval.value, interval.low, interval.high)]
+    """value (low to high); – where it is unknown"""
+    parts = (interval.value, interval.low, interval.high)
+    shown = ["–" if np.isnan(x) else f"{x:.{digits}f}".replace("inf", "∞") for x in parts]
     return f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 

@@ -19,6 +19,7 @@ from delphic.statistics.group_size import Interval, Pilot, estimate_constants
 WIDTH, LAYERS = 64, 3
 SHARE = 0.38  # of the built-in model's steps
 SEED = 1000
+UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))  # of problems whose groups are all silent
 
 
 def small_model(folder: Path, share: float, note: Callable[[str], None]) -> str:
@@ -36,7 +37,7 @@ def small_model(folder: Path, share: float, note: Callable[[str], None]) -> str:
 
 def run_scaling(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
     problems, completions, others = (24, 8, 8) if quick else (240, 32, 32)
-    models = {"small": small_model(folder, 0.01 if quick else SHARE, note), "built-in": "builtin"}
+    models = {"small": small_model(folder, 0.04 if quick else SHARE, note), "built-in": "builtin"}
     rows: list[dict[str, Any]] = []
     stars: dict[tuple[str, str], Interval] = {}
     for name, path in models.items():
