@@ -26,6 +26,9 @@ after
   eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
   convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
 
+science
+  reproduce   the papers' experiments: delphic reproduce ustat; each claim, what was measured, and whether it holds
+
 delphic COMMAND --help tells more of each."""
 
 
@@ -219,10 +222,31 @@ def plan(arguments: Sequence[str]) -> int:
     return run_plan(load_config(config_path, parse_overrides(rest)), config_path, known)
 
 
+def reproduce(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic reproduce",
+        description="Run a paper's experiments and say of each claim what was measured and whether it holds. "
+        "A study that was stopped goes on where it was.",
+    )
+    parser.add_argument("study", metavar="STUDY", help="ustat: the gradient is a U-statistic (arXiv 2603.01162)")
+    parser.add_argument("--model", metavar="M", help="the errors of this model instead of the built-in one's")
+    parser.add_argument(
+        "--task", metavar="T", help="arithmetic, or a config.toml whose model, task and sampling are used"
+    )
+    parser.add_argument("--quick", action="store_true", help="minutes instead of an hour; too small for conclusions")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="for the report (runs/reproduce/STUDY)")
+    parser.add_argument("--json", action="store_true", help="print report.json")
+    known = parser.parse_args(arguments)
+    from delphic.commands import run_reproduce
+
+    return run_reproduce(known)
+
+
 COMMANDS = {
     "plan": plan,
     "train": train,
     "convert": convert,
+    "reproduce": reproduce,
     "objective": objective,
     "export": export,
     "eval": evaluate,

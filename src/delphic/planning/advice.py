@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from delphic.config import RunConfig
 from delphic.planning.figures import informative_shares, number, reward_figures
@@ -22,6 +21,7 @@ from delphic.statistics.group_size import (
     error_moments,
     estimate_constants,
     flat_range,
+    jackknife,
     noise_split,
 )
 
@@ -107,7 +107,6 @@ def _curves(measured: Measured, budget: int) -> list[dict[str, Any]]:
     pilot, count = measured.pilot, len(measured.rewards)
     whole = error_moments(pilot)
     without = [error_moments(pilot, 1 - np.eye(count)[b]) for b in range(count)]
-    quantile = float(student.ppf(0.975, count - 1))
     out = []
     for estimator in CURVES:
 
@@ -115,11 +114,10 @@ def _curves(measured: Measured, budget: int) -> list[dict[str, Any]]:
             return np.array([float(mean_squared_error(estimator, moments, budget / g, g)) for g in SIZES])
 
         value, parts = curve(whole), np.array([curve(m) for m in without])
-        half = quantile * np.sqrt((count - 1) / count * ((parts - parts.mean(0)) ** 2).sum(0))
-        out += [
-            {"estimator": estimator, "G": int(g), "mse": float(v), "low": float(v - h), "high": float(v + h)}
-            for g, v, h in zip(SIZES, value, half, strict=True)
-        ]
+        for k, size in enumerate(SIZES):
+            error = jackknife(float(value[k]), parts[:, k])
+            row = {"mse": error.value, "low": error.low, "high": error.high}
+            out.append({"estimator": estimator, "G": int(size), **row})
     return out
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from delphic.config import RunConfig
 from delphic.errors import UserError
 from delphic.policy.load import resolve
+from delphic.policy.scores import GroupScores
 from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 from delphic.statistics.group_size import Pilot
@@ -44,9 +45,15 @@ class Measured:
 
 
 def run_pilot(
-    config: RunConfig, folder: Path, prompts: int, completions: int, advance: Callable[[int], None]
+    config: RunConfig,
+    folder: Path,
+    prompts: int,
+    completions: int,
+    advance: Callable[[int], None],
+    keep: Callable[[Rollouts, GroupScores], None] | None = None,
 ) -> Measured:
-    """A pilot of `prompts` distinct training problems, and what one more prompt and completion cost.
+    """A pilot of `prompts` distinct training problems, and what one more prompt and completion cost. `keep` sees every group
+    that counts, and its scores.
 
     Raises:
         UserError: nothing to sample from, too few prompts, or a layer whose score is not known.
@@ -57,13 +64,18 @@ def run_pilot(
     assert isinstance(parts.source, Generator)
     problems = len(parts.source.task.train)
     chosen = stream(config.seed, Purpose.PILOT, 0).permutation(problems)[: min(prompts, problems)]
-    pilot = take_pilot(parts, folder, chosen, completions, advance)
+    pilot = take_pilot(parts, folder, chosen, completions, advance, keep)
     prompt_seconds, completion_seconds = _costs(parts, config, [int(i) for i in chosen[:4]])
     return replace(pilot, prompt_seconds=prompt_seconds, completion_seconds=completion_seconds)
 
 
 def take_pilot(
-    parts: Parts, folder: Path, chosen: np.ndarray, completions: int, advance: Callable[[int], None]
+    parts: Parts,
+    folder: Path,
+    chosen: np.ndarray,
+    completions: int,
+    advance: Callable[[int], None],
+    keep: Callable[[Rollouts, GroupScores], None] | None = None,
 ) -> Measured:
     """Sample and reward these training problems, then score them; `advance(1)` for each, both times.
 
@@ -79,7 +91,7 @@ def take_pilot(
     if not groups:
         raise UserError("plan: every prompt of the pilot has a reward that is not finite")
     moments, source = _moments(parts, groups, config, folder)
-    plain, scaled = score_groups(parts.policy, groups, config, moments, advance)
+    plain, scaled = score_groups(parts.policy, groups, config, moments, advance, keep=keep)
     return Measured(
         pilot=plain if scaled is None else scaled,
         plain=plain,

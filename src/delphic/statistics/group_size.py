@@ -149,6 +149,14 @@ class Constants:
     g_star: Interval
 
 
+def jackknife(value: float, without: np.ndarray) -> Interval:
+    """95 % interval of a statistic from its values without each unit in turn [B] (Student's t on B − 1 degrees)."""
+    count = len(without)
+    error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
+    half = float(student.ppf(0.975, count - 1) * error)
+    return Interval(value, value - half, value + half)
+
+
 def estimate_constants(pilot: Pilot) -> Constants:
     """The three constants and G*, unbiased, with jackknife intervals over prompts (the independent unit).
 
@@ -164,13 +172,7 @@ def estimate_constants(pilot: Pilot) -> Constants:
     if not np.isfinite(whole).all():
         raise ValueError("c₁, c₂ and c₃ need four completions of every prompt")
     left_out = np.array([error_moments(pilot, 1 - np.eye(count)[b]).constants for b in range(count)])
-    quantile = float(student.ppf(0.975, count - 1))
-
-    def interval(value: float, without: np.ndarray) -> Interval:
-        half = quantile * float(np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum()))
-        return Interval(value, value - half, value + half)
-
-    c1, c2, c3 = (interval(float(whole[k]), left_out[:, k]) for k in range(3))
-    ratio = interval(float(whole[0] / whole[2]), left_out[:, 0] / left_out[:, 2])
+    c1, c2, c3 = (jackknife(float(whole[k]), left_out[:, k]) for k in range(3))
+    ratio = jackknife(float(whole[0] / whole[2]), left_out[:, 0] / left_out[:, 2])
     sizes = [best_group_size(r, 1.0) for r in (ratio.value, ratio.high, ratio.low)]
     return Constants(c1, c2, c3, Interval(*sizes))

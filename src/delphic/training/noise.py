@@ -101,8 +101,10 @@ def score_groups(
     moments: Moments | None,
     advance: Callable[[int], None] = lambda _count: None,
     team: Team | None = None,
+    keep: Callable[[Rollouts, GroupScores], None] | None = None,
 ) -> tuple[Pilot, Pilot | None]:
-    """(in the gradient's units, in Adam's if its second moments are given); `advance(1)` after each group."""
+    """(in the gradient's units, in Adam's if its second moments are given); `advance(1)` after each group, and `keep` sees it
+    and its scores."""
     factors = None if moments is None else adam_factors(moments)
 
     def work(numbers: np.ndarray) -> list[GroupScores]:
@@ -121,6 +123,8 @@ def score_groups(
             )
             out.append(scores)
             advance(1)
+            if keep is not None:
+                keep(part, scores)
         return out
 
     scored: list[GroupScores] = (team or Team()).spread(groups, work)
