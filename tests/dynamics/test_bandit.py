@@ -32,8 +32,8 @@ def groups(
     bandit: Bandit, objective: Objective, size: int, now: np.ndarray, old: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(chance [M], update [M, D]) of every prompt and every group of `size` drawn from `old`: one replica each."""
-    P, O = bandit.outcome_rewards.shape
-    every = np.array([(x, *g) for x in range(P) for g in itertools.product(range(O), repeat=size)])
+    P, count = bandit.outcome_rewards.shape
+    every = np.array([(x, *g) for x in range(P) for g in itertools.product(range(count), repeat=size)])
     prompts, outcome = every[:, :1], every[:, 1:]
     rewards = bandit.outcome_rewards[prompts, outcome][:, None]
     draws = Draws(prompts, outcome[:, None] // bandit.outcomes_per_arm, rewards)

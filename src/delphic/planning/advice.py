@@ -14,6 +14,7 @@ from delphic.planning.figures import informative_shares, number, reward_figures
 from delphic.planning.pilot import Measured
 from delphic.statistics.error import ErrorMoments, mean_squared_error
 from delphic.statistics.group_size import (
+    FEW,
     SIZES,
     Constants,
     Interval,
@@ -21,12 +22,11 @@ from delphic.statistics.group_size import (
     critical_batch,
     error_moments,
     estimate_constants,
-    flat_range,
     noise_split,
+    recommend,
 )
 
 CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
-FEW, WIDE = 16, 4.0  # prompts below which, and ratio of G*'s ends above which, no number is recommended
 
 
 def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
         (float(mean_squared_error(e, moments, 1, size)) for e in ("loo", "oracle")) if size > 1 else (1.0, 1.0)
     )
     plan["oracle_ratio"] = loo / oracle if oracle > 0 else None
-    plan["recommendation"] = _recommend(constants, usable, config, plan, refused)
+    plan["recommendation"] = _recommend(constants, config, plan, refused)
     return plan
 
 
@@ -110,32 +110,26 @@ def _curves(measured: Measured, budget: int) -> list[dict[str, Any]]:
 
 
 def _recommend(
-    constants: Constants,
-    values: tuple[float, float, float],
-    config: RunConfig,
-    plan: dict[str, Any],
-    refused: list[dict[str, str]],
+    constants: Constants, config: RunConfig, plan: dict[str, Any], refused: list[dict[str, str]]
 ) -> dict[str, Any] | None:
-    size, star = config.sampling.completions, constants.g_star
-    if plan["pilot"]["prompts"] < FEW or not star.high <= WIDE * star.low:
-        needs = max(FEW, _prompts_needed(constants, plan["pilot"]["prompts"]))
+    size, prompts = config.sampling.completions, plan["pilot"]["prompts"]
+    found = recommend(constants, prompts)
+    if found is None:
+        needs = max(FEW, _prompts_needed(constants, prompts))
         refused.append({"what": "a recommended group size", "needs": f"about {needs} prompts in the pilot"})
         return None
-    low, high = flat_range(values)
-    powers = [2**k for k in range(1, 13) if low <= 2**k <= high]
-    best = min(powers, key=lambda g: abs(math.log(g / star.value))) if powers else max(2, round(star.value))
-    keep = low <= size <= high
-    chosen = size if keep else best
-    budget = config.sampling.prompts * size
+    keep = found.low <= size <= found.high
+    chosen = size if keep else found.completions
+    batch = max(1, round(config.sampling.prompts * size / chosen))
     return {
         "completions": chosen,
-        "prompts": max(1, round(budget / chosen)),
+        "prompts": batch,
         "keep": keep,
-        "within_two_percent": [low, high],
+        "within_two_percent": [found.low, found.high],
         "config": {
-            "delphic": f"sampling.completions = {chosen}, sampling.prompts = {max(1, round(budget / chosen))}",
+            "delphic": f"sampling.completions = {chosen}, sampling.prompts = {batch}",
             "trl": f"num_generations={chosen}",
-            "verl": f"actor_rollout_ref.rollout.n={chosen} data.train_batch_size={max(1, round(budget / chosen))}",
+            "verl": f"actor_rollout_ref.rollout.n={chosen} data.train_batch_size={batch}",
         },
     }
 
