@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import log_softmax
 
 from delphic.statistics.error import ErrorMoments
 
@@ -93,17 +94,30 @@ class Bandit:
         value = (p * self.rewards).sum(-1, keepdims=True)
         return self.pull(p * (self.rewards - value) / len(self.rewards), p)
 
-    def kl_gradient(self, theta: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """[..., D] ∇_θ of the mean over prompts of KL(π_θ‖π_other): E_x Σ_k π (log π/π_other) ∇ log π."""
-        p, q = self.probabilities(theta), self.probabilities(other)
-        return self.pull(p * np.log(p / q) / len(self.rewards), p)
+    def kl(self, theta: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """[...] mean over prompts of KL(π_θ‖π_other), nats"""
+        p, delta = self._log_ratio(theta, other)
+        return (p * delta).sum(-1).mean(-1)
 
-    def best(self, start: np.ndarray) -> float:
-        """sup J as far as a quasi-Newton ascent from `start` [D] gets (1,000 iterations). The supremum may lie at infinity."""
+    def kl_gradient(self, theta: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """[..., D] ∇_θ of `kl`: E_x Σ_k π (log π/π_other) ∇ log π"""
+        p, delta = self._log_ratio(theta, other)
+        return self.pull(p * delta / len(self.rewards), p)
+
+    def _log_ratio(self, theta: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(π_θ, log π_θ/π_other), finite where a probability is too small to be a number."""
+        own = log_softmax(self.logits(theta), axis=-1)
+        return np.exp(own), own - log_softmax(self.logits(other), axis=-1)
+
+    def best(self, start: np.ndarray, weight: float = 0.0) -> float:
+        """sup of J − weight · KL(π‖π_start), as far as a quasi-Newton ascent from `start` [D] gets (1,000 iterations).
+
+        Without a weight the supremum may lie at infinity.
+        """
         found = minimize(
-            lambda t: -float(self.expected_reward(t)),
+            lambda t: weight * float(self.kl(t, start)) - float(self.expected_reward(t)),
             start,
-            jac=lambda t: -self.gradient(t),
+            jac=lambda t: weight * self.kl_gradient(t, start) - self.gradient(t),
             method="L-BFGS-B",
             options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-9},
         )
