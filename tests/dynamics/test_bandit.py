@@ -59,6 +59,17 @@ def test_the_gradient_is_the_slope_of_j(noise: str) -> None:
     np.testing.assert_allclose(bandit.gradient(at), slope, atol=1e-8)
 
 
+def test_the_goal_of_std_normalised_steps_is_the_angle() -> None:
+    bandit, at, reference, h = world(), theta(0), theta(3), 1e-5
+    goal = [
+        (bandit.goal(at + e, reference, 0.2, True) - bandit.goal(at - e, reference, 0.2, True)) / (2 * h)
+        for e in h * np.eye(len(at))
+    ]
+    np.testing.assert_allclose(bandit.goal_gradient(at, reference, 0.2, True), goal, atol=1e-8)
+    free = bandit.goal_gradient(at, reference, 0.0, True)
+    np.testing.assert_allclose(free, expected_update(bandit, build({**GRPO, **ONE_TOKEN}), at), atol=1e-9)
+
+
 @pytest.mark.parametrize("noise", ["none", "binary"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_moments_give_the_enumerated_error(noise: str, size: int) -> None:
