@@ -13,6 +13,7 @@ from delphic.planning.figures import informative_shares, number, reward_figures
 from delphic.planning.pilot import Measured
 from delphic.statistics.error import ErrorMoments, mean_squared_error, oracle_ratio
 from delphic.statistics.group_size import (
+    FEW,
     SIZES,
     Constants,
     Interval,
@@ -20,9 +21,9 @@ from delphic.statistics.group_size import (
     critical_batch,
     error_moments,
     estimate_constants,
-    flat_range,
     jackknife,
     noise_split,
+    recommend,
 )
 
 CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
@@ -34,7 +35,6 @@ MOMENTS = {
     ),
     None: "Adam rescales the gradient; the error here is in the gradient's own units.",
 }
-FEW, WIDE = 16, 4.0  # prompts below which, and ratio of G*'s ends above which, no number is recommended
 
 
 def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
         usable, measured.prompt_seconds, measured.completion_seconds
     )
     plan["oracle_ratio"] = number(oracle_ratio(moments, size)) if size > 1 else 1.0
-    plan["recommendation"] = _recommend(constants, usable, config, plan, refused)
+    plan["recommendation"] = _recommend(constants, config, plan, refused)
     if measured.moments == "pilot":
         needs = "Adam's second moments of a run: a checkpoint as model.path"
         refused.append({"what": "the critical batch in Adam's units", "needs": needs})
@@ -122,32 +122,26 @@ def _curves(measured: Measured, budget: int) -> list[dict[str, Any]]:
 
 
 def _recommend(
-    constants: Constants,
-    values: tuple[float, float, float],
-    config: RunConfig,
-    plan: dict[str, Any],
-    refused: list[dict[str, str]],
+    constants: Constants, config: RunConfig, plan: dict[str, Any], refused: list[dict[str, str]]
 ) -> dict[str, Any] | None:
-    size, star = config.sampling.completions, constants.g_star
-    if plan["pilot"]["prompts"] < FEW or not star.high <= WIDE * star.low:
-        needs = max(FEW, _prompts_needed(constants, plan["pilot"]["prompts"]))
+    size, prompts = config.sampling.completions, plan["pilot"]["prompts"]
+    found = recommend(constants, prompts)
+    if found is None:
+        needs = max(FEW, _prompts_needed(constants, prompts))
         refused.append({"what": "a recommended group size", "needs": f"about {needs} prompts in the pilot"})
         return None
-    low, high = flat_range(values)
-    powers = [2**k for k in range(1, 13) if low <= 2**k <= high]
-    best = min(powers, key=lambda g: abs(math.log(g / star.value))) if powers else max(2, round(star.value))
-    keep = low <= size <= high
-    chosen = size if keep else best
-    budget = config.sampling.prompts * size
+    keep = found.low <= size <= found.high
+    chosen = size if keep else found.completions
+    batch = max(1, round(config.sampling.prompts * size / chosen))
     return {
         "completions": chosen,
-        "prompts": max(1, round(budget / chosen)),
+        "prompts": batch,
         "keep": keep,
-        "within_two_percent": [low, high],
+        "within_two_percent": [found.low, found.high],
         "config": {
-            "delphic": f"sampling.completions = {chosen}, sampling.prompts = {max(1, round(budget / chosen))}",
+            "delphic": f"sampling.completions = {chosen}, sampling.prompts = {batch}",
             "trl": f"num_generations={chosen}",
-            "verl": f"actor_rollout_ref.rollout.n={chosen} data.train_batch_size={max(1, round(budget / chosen))}",
+            "verl": f"actor_rollout_ref.rollout.n={chosen} data.train_batch_size={batch}",
         },
     }
 
