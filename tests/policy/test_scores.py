@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +150,25 @@ def test_sketches_keep_inner_products_on_average(tmp_path: Path) -> None:
     assert (np.abs(found.mean(0) - wanted) < 4 * errors).all()
     lengths = np.linalg.norm(vectors, axis=1)
     assert found[:, 1].std() < 2 * lengths[0] * lengths[1] / np.sqrt(64)
+
+
+def test_nothing_of_the_pass_stays_in_memory(tmp_path: Path) -> None:
+    policy = load("an ordinary one", tmp_path, True)
+    tokens, masks = completions()
+    prompt = policy.encode(PROMPT)
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
+
+    group_scores(policy, prompt, tokens, masks, TEMPERATURE)
+    before = tensors()
+    kept: list[weakref.ref[torch.Tensor]] = []
+    handle = policy.model.get_output_embeddings().register_forward_hook(lambda *a: kept.append(weakref.ref(a[1][0])))
+    group_scores(policy, prompt, tokens, masks, TEMPERATURE)
+    handle.remove()
+    assert tensors() <= before
+    assert [tensor() for tensor in kept] == [None], "the graph was let go of"
 
 
 def test_a_layer_of_an_unknown_kind_is_refused_by_name(tmp_path: Path) -> None:

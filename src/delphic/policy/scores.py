@@ -159,6 +159,7 @@ class _Record:
         for gradient, (_, arrived) in zip(gradients, self.roots, strict=True):
             if gradient is not None:
                 arrived(gradient)
+        self.roots.clear()
 
     def _hook(self, own: Mapping[str, nn.Parameter], path: str) -> Any:
         def hook(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor | None:
@@ -173,8 +174,10 @@ class _Record:
                 if len(output) == 1:  # positions: the same for all rows, whose gradients must not mix
                     output = output.expand(self.count, *output.shape[1:])
 
+            seen = output.detach()  # a hook that holds its own tensor would keep the graph for ever
+
             def arrived(gradient: torch.Tensor) -> None:
-                self._arrive(module, own, inputs, output.detach(), gradient.detach())
+                self._arrive(module, own, inputs, seen, gradient.detach())
 
             if isinstance(module, nn.Embedding):  # where the backward pass ends
                 root = output.detach().requires_grad_()
