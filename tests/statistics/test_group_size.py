@@ -140,10 +140,11 @@ def test_too_small_a_pilot_is_refused() -> None:
 def test_completions_go_where_the_noise_is() -> None:
     world, rng = World(0.0), np.random.default_rng(1)
     moments = world.pilot(rng, 20, 16).prompts
-    whole = allocation(moments, 160)
+    oracle = np.array([m.spread - m.gradient for m in moments])
+    whole = allocation(oracle, 160)
     assert whole.sum() == 160
     assert whole.min() >= 2
-    noise = np.maximum([m.spread - m.gradient for m in moments], 0)
+    noise = np.maximum(oracle, 0)
     assert (noise / whole).sum() <= (noise / 8).sum()
     with pytest.raises(ValueError, match="at least 40"):
-        allocation(moments, 39)
+        allocation(oracle, 39)

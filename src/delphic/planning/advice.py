@@ -11,12 +11,13 @@ import numpy as np
 from delphic.config import RunConfig
 from delphic.planning.figures import informative_shares, number, reward_figures
 from delphic.planning.pilot import Measured
-from delphic.statistics.error import ErrorMoments, mean_squared_error, oracle_ratio
+from delphic.statistics.error import ErrorMoments, error_parts, mean_squared_error, oracle_ratio, prompt_error
 from delphic.statistics.group_size import (
     FEW,
     SIZES,
     Constants,
     Interval,
+    allocation,
     cost_aware_group_size,
     critical_batch,
     error_moments,
@@ -156,22 +157,38 @@ def _prompts_needed(constants: Constants, prompts: int) -> int:
 
 
 def _by_difficulty(measured: Measured, size: int) -> list[dict[str, Any]]:
-    """Thirds of the prompts by mean reward: where leave-one-out beats no baseline, and where it does not."""
+    """Thirds of the prompts by mean reward: where leave-one-out beats no baseline, how a prompt's own error divides, and how
+    many completions each third should get of the same total (Neyman's form, from the thirds' means: those of single
+    prompts are mostly noise)."""
     order = np.argsort(measured.rewards.mean(1), kind="stable")
-    out = []
+    out: list[dict[str, Any]] = []
+    thirds = []
     for name, rows in zip(("hard", "middle", "easy"), np.array_split(order, 3), strict=True):
         if len(rows) == 0 or measured.rewards.shape[1] < 4 or size < 2:
             continue
         chosen = np.isin(np.arange(len(order)), rows)
         moments = replace(error_moments(measured.pilot, chosen), between=0.0)  # the error at a prompt, not between them
         loo, vanilla = (float(mean_squared_error(e, moments, 1, size)) for e in ("loo", "vanilla"))
+        parts = [float(part) for part in error_parts(moments.constants, size)[1:]]
         out.append(
             {
                 "prompts": name,
                 "mean_reward": float(measured.rewards[rows].mean()),
                 "loo_over_vanilla": number(loo / vanilla) if vanilla > 0 else None,
+                "noise": {"oracle": parts[0], "baseline": parts[1]},
             }
         )
+        thirds.append(moments.constants)
+    if len(out) == 3:
+        counts = allocation(np.array([c2 for _, c2, _ in thirds]), 3 * size)
+        errors = [
+            sum(float(prompt_error(c, n)) for c, n in zip(thirds, given, strict=True)) for given in (counts, [size] * 3)
+        ]
+        for row, count in zip(out, counts, strict=True):
+            row["allocation"] = {
+                "completions": int(count),
+                "error": number(errors[0] / errors[1]) if errors[1] > 0 else None,
+            }
     return out
 
 

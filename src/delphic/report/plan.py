@@ -56,6 +56,13 @@ def print_plan(plan: dict[str, Any], size: int) -> None:
         own = plan["moments"] == "pilot"  # which knows no critical batch of its own
         batch = (plan["gradient_units"] if own else plan)["critical_batch"]
         console.print(f"critical batch {_text(batch)} prompts{' (of the gradient itself)' if own else ''}")
+    thirds = plan["by_difficulty"]
+    if thirds and "allocation" in thirds[0] and thirds[0]["allocation"]["error"] is not None:
+        counts = ", ".join(f"{row['prompts']} {row['allocation']['completions']}" for row in thirds)
+        share = thirds[0]["allocation"]["error"]
+        console.print(
+            f"completions by difficulty ({counts}) instead of {size} each: {share:.2f} × the error within prompts"
+        )
     advice = plan["recommendation"]
     if advice is not None:
         low, high = advice["within_two_percent"]

@@ -102,17 +102,20 @@ def noise_split(constants: tuple[float, float, float], size: int) -> dict[str, f
     return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
 
 
-def allocation(moments: Sequence[PromptMoments], budget: int, least: int = 2) -> np.ndarray:
+def allocation(oracle: np.ndarray, budget: int, least: int = 2) -> np.ndarray:
     """[B] completions per prompt that minimise the within-prompt error for a total budget (Neyman's form: in proportion
     to the root of the oracle part), at least `least` each.
+
+    Args:
+        oracle: [B] E[‖S‖²(Z−V)²] − ‖g(x)‖² of each prompt (c₂ without the mean over prompts).
 
     Raises:
         ValueError: the budget does not reach.
     """
-    count = len(moments)
+    count = len(oracle)
     if budget < least * count:
         raise ValueError(f"{count} prompts need at least {least * count} completions, the budget is {budget}")
-    root = np.sqrt(np.maximum([m.spread - m.gradient for m in moments], 0.0))
+    root = np.sqrt(np.maximum(oracle, 0.0))
     out = np.full(count, float(least))
     free = np.ones(count, dtype=bool)
     while True:  # prompts whose share would be below the least keep it; the others divide what is left
