@@ -35,9 +35,10 @@ PROMPT, COMPLETION, GROUPS, SIZE = 100, 32, 16, 16  # the real model's batch: to
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    """CPU time: with one thread it is the time on a machine that does nothing else."""
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def log_probs(policy: Policy, prompts: Sequence[np.ndarray], tokens: Sequence[np.ndarray]) -> torch.Tensor:
@@ -127,43 +128,46 @@ def pilot(optimizer: str, rounds: int, prompts: int = 16) -> dict[str, Any]:
     }
 
 
-def real(folder: Path, loops: int) -> dict[str, Any]:
-    """The real model, once: every group's Gram matrix, and the loop on the first ones. Random tokens: the time does not
-    depend on which. Each in a process of its own, for its peak memory."""
-    out: dict[str, Any] = {"model": folder.name, "shape": [GROUPS, SIZE, PROMPT, COMPLETION], "loop_groups": loops}
-    for who, count in (("scores", GROUPS), ("loop", loops)):
-        command = [sys.executable, __file__, "--model", str(folder), "--only", who, "--groups", str(count)]
+def real(folder: Path, rows: int) -> dict[str, Any]:
+    """The real model, once: every group's Gram matrix, and the loop on `rows` completions of one group, scaled to all.
+    Random tokens: the time does not depend on which. Each in a process of its own, for its peak memory."""
+    out: dict[str, Any] = {"shape": [GROUPS, SIZE, PROMPT, COMPLETION], "loop_completions": rows}
+    for who, groups, size in (("scores", GROUPS, SIZE), ("loop", 1, rows)):
+        command = [sys.executable, __file__, "--model", str(folder), "--only", who]
+        command += ["--groups", str(groups), "--completions", str(size)]
         done = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()
-        out[f"{who}_seconds_a_group"], out[f"{who}_peak_mb"] = float(done[-2]) / count, float(done[-1])
+        out[f"{who}_seconds_a_group"] = float(done[-2]) / groups * SIZE / size
+        out[f"{who}_peak_gb"] = float(done[-1])
+        print(who, out, flush=True)
     return out
 
 
-def real_alone(folder: Path, who: str, count: int) -> None:
-    """Print seconds and peak MB of one contestant."""
+def real_alone(folder: Path, who: str, count: int, size: int) -> None:
+    """Print seconds and peak GB of one contestant."""
     policy, rng = load_policy(str(folder)), np.random.default_rng(0)
     limit = policy.vocabulary
 
     def group() -> tuple[np.ndarray, list[np.ndarray]]:
         prompt = rng.integers(limit, size=PROMPT).astype(np.int32)
-        return prompt, [rng.integers(limit, size=COMPLETION).astype(np.int32) for _ in range(SIZE)]
+        return prompt, [rng.integers(limit, size=COMPLETION).astype(np.int32) for _ in range(size)]
 
     def score(prompt: np.ndarray, tokens: list[np.ndarray]) -> Any:
         if who == "loop":
-            return loop_gram(policy, [prompt] * SIZE, tokens)
-        return group_scores(policy, prompt, tokens, [np.ones(COMPLETION, dtype=bool)] * SIZE, 1.0)
+            return loop_gram(policy, [prompt] * size, tokens)
+        return group_scores(policy, prompt, tokens, [np.ones(COMPLETION, dtype=bool)] * size, 1.0)
 
     groups = [group() for _ in range(count)]
     print(seconds(lambda: [score(*each) for each in groups]))
     status = Path("/proc/self/status").read_text()
-    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
+    print(int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e9)
 
 
 PAGE = """# Performance of scores
 
 *Written by `benchmarks/bench_scores.py`; edit it, not this page.*
 
-Gram matrices of a model's scores (`policy/scores.py`), and a whole pilot of `delphic plan`: one thread, float32, in turn
-within one run, medians (rounds).
+Gram matrices of a model's scores (`policy/scores.py`), and a whole pilot of `delphic plan`: one thread, float32, CPU time,
+in turn within one run, medians (rounds).
 
 | built-in model, 8 groups × 16 completions | ratio |
 |---|---|
@@ -178,8 +182,8 @@ within one run, medians (rounds).
 {real}"""
 
 REAL = """{model}, {groups} × {size} completions, prompts of {prompt} tokens, completions of {completion} (random ones), measured once:
-{ours:.1f} s a group and {peak:.2f} GB at most. The loop, on {loops} of the groups, took {theirs:.1f} s a group
-(**{ratio:.2f}** ×) and {loop_peak:.2f} GB.
+{ours:.1f} s a group and {peak:.2f} GB at most. The loop, measured on {rows} completions of one group and scaled to {size},
+takes {theirs:.1f} s a group (**{ratio:.2f}** ×), and a group's gradients alone take it {stored:.1f} GB.
 """
 
 
@@ -205,9 +209,9 @@ def write_page(scores: dict[str, Any], path: Path) -> None:
                 ours=alone["scores_seconds_a_group"],
                 theirs=alone["loop_seconds_a_group"],
                 ratio=alone["loop_seconds_a_group"] / alone["scores_seconds_a_group"],
-                peak=alone["scores_peak_mb"] / 1024,
-                loop_peak=alone["loop_peak_mb"] / 1024,
-                loops=alone["loop_groups"],
+                peak=alone["scores_peak_gb"],
+                rows=alone["loop_completions"],
+                stored=4 * alone["parameters"] * SIZE / 1e9,
             )
             if alone
             else "",
@@ -221,21 +225,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", type=Path, help="folder of a real model, measured instead of the built-in one")
     parser.add_argument("--name", default="SmolLM2-135M", help="what the page calls it")
-    parser.add_argument(
-        "--loop-groups", type=int, default=1, help="groups of the real model on which the loop is timed"
-    )
+    parser.add_argument("--loop-completions", type=int, default=4, help="of the real model, on which the loop is timed")
     parser.add_argument("--only", choices=("scores", "loop"), help=argparse.SUPPRESS)
     parser.add_argument("--groups", type=int, default=GROUPS, help=argparse.SUPPRESS)
+    parser.add_argument("--completions", type=int, default=SIZE, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.only:
-        real_alone(options.model, options.only, options.groups)
+        real_alone(options.model, options.only, options.groups, options.completions)
         return
     here = Path(__file__).resolve().parent
     result = json.loads((here / "results.json").read_text())
     scores = result.setdefault("scores", {})
     if options.model:
-        scores["real"] = real(options.model, options.loop_groups) | {"model": options.name}
+        scores["real"] = real(options.model, options.loop_completions) | {"model": options.name}
+        scores["real"]["parameters"] = sum(p.numel() for p in load_policy(str(options.model)).parameters().values())
     else:
         scores["built_in"] = built_in(options.rounds)
         scores["pilot"] = [pilot(name, options.rounds) for name in ("sgd", "adamw")]

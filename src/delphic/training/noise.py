@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from delphic.config import RunConfig
-from delphic.policy.logprobs import pad_rows, score
+from delphic.policy.logprobs import micro_batches, pad_rows, score
 from delphic.policy.model import Policy
 from delphic.policy.scores import GroupScores, group_scores
 from delphic.rollouts import Rollouts
@@ -48,21 +48,26 @@ def second_moments(policy: Policy, groups: Sequence[Rollouts], config: RunConfig
     parameters = policy.parameters()
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
     squares = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for whole in groups:
-        part = whole.select(np.arange(min(len(whole), config.sampling.completions)))
-        weights = baseline_weights(part.reward, "loo")
-        if not weights.any():
-            continue
+    parts = [whole.select(np.arange(min(len(whole), config.sampling.completions))) for whole in groups]
+    joined, weights = Rollouts.concat(parts), np.concatenate([baseline_weights(p.reward, "loo") for p in parts])
+    number = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    count = len(groups)
+    batch = min(count, max(1, config.sampling.prompts // config.train.minibatches))
+    moving = np.flatnonzero(weights)
+    if batch == count:  # s² has no part in it: completions of several groups go together
+        chunks = list(micro_batches(policy, joined, moving, config.train.token_budget))
+    else:
+        chunks = [moving[number[moving] == k] for k in np.unique(number[moving])]
+    for rows in chunks:
+        part = joined.select(rows)
         logp = score(policy, part.prompt_tokens, part.tokens, config.sampling.temperature).logp
         mask = pad_rows(part.loss_mask, logp.shape[1], logp.dtype)
-        loss = (torch.from_numpy(weights).to(logp.dtype)[:, None] * mask * logp).sum()
+        loss = (torch.from_numpy(weights[rows]).to(logp.dtype)[:, None] * mask * logp).sum()
         found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         for name, gradient in zip(parameters, found, strict=True):
             if gradient is not None:
                 total[name] += gradient
                 squares[name].addcmul_(gradient, gradient)
-    count = len(groups)
-    batch = min(count, max(1, config.sampling.prompts // config.train.minibatches))
     for name, square in squares.items():
         mean2 = (total.pop(name) / count).square_()
         variance = square.sub_(count * mean2).div_(count - 1)
