@@ -31,6 +31,7 @@ after
 
 science
   backtest    how good forecasts are on the runs of a folder
+  reproduce   the papers' experiments: delphic reproduce ustat; each claim, what was measured, and whether it holds
 
 delphic COMMAND --help tells more of each."""
 
@@ -311,6 +312,26 @@ def backtest(arguments: Sequence[str]) -> int:
     return run_backtest(known)
 
 
+def reproduce(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic reproduce",
+        description="Run a paper's experiments and say of each claim what was measured and whether it holds. "
+        "A study that was stopped goes on where it was.",
+    )
+    parser.add_argument("study", metavar="STUDY", help="ustat: the gradient is a U-statistic (arXiv 2603.01162)")
+    parser.add_argument("--model", metavar="M", help="the errors of this model instead of the built-in one's")
+    parser.add_argument(
+        "--task", metavar="T", help="arithmetic, or a config.toml whose model, task and sampling are used"
+    )
+    parser.add_argument("--quick", action="store_true", help="minutes instead of an hour; too small for conclusions")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="for the report (runs/reproduce/STUDY)")
+    parser.add_argument("--json", action="store_true", help="print report.json")
+    known = parser.parse_args(arguments)
+    from delphic.commands import run_reproduce
+
+    return run_reproduce(known)
+
+
 COMMANDS = {
     "stability": stability,
     "probe": probe,
@@ -319,6 +340,7 @@ COMMANDS = {
     "plan": plan,
     "train": train,
     "convert": convert,
+    "reproduce": reproduce,
     "objective": objective,
     "export": export,
     "eval": evaluate,
