@@ -37,6 +37,7 @@ $(VENV)/.dev: $(VENV)/.train
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_step.py
+	$(BIN)/python benchmarks/bench_scores.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

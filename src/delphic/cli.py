@@ -24,12 +24,14 @@ during
   export      the same config for TRL or verl, with delphic's objective inside
 
 after
+  probe       how stiff the update is, and what a raised learning rate does: delphic probe RUN
   forecast    where a run's reward is heading: delphic forecast RUN-or-LOG
   eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
   convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
 
 science
   backtest    how good forecasts are on the runs of a folder
+  reproduce   the papers' experiments: delphic reproduce ustat; each claim, what was measured, and whether it holds
 
 delphic COMMAND --help tells more of each."""
 
@@ -250,6 +252,27 @@ def stability(arguments: Sequence[str]) -> int:
     return run_stability(known)
 
 
+def probe(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic probe",
+        description="Measure the stiffness K of a checkpoint's update on fresh rollouts, and how it answers to a raised "
+        "learning rate; writes stability.json into the run's folder and leaves the rest as it is.",
+    )
+    parser.add_argument(
+        "path", type=Path, metavar="RUN-or-CHECKPOINT", help="a run's folder, or one of its checkpoints"
+    )
+    parser.add_argument("--checkpoint", help="of a run folder: last (the default), best, or a step")
+    parser.add_argument("--prompts", type=int, default=64, metavar="P", help="prompts of the measurement (64)")
+    parser.add_argument("--completions", type=int, metavar="G", help="completions of each (the run's own number)")
+    parser.add_argument("--steps", type=int, default=8, metavar="N", help="of the step response; 0 = leave it out (8)")
+    parser.add_argument("--factor", type=float, default=4.0, metavar="F", help="of the raised learning rate (4)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands_probe import run_probe
+
+    return run_probe(known)
+
+
 def forecast(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="delphic forecast",
@@ -289,13 +312,35 @@ def backtest(arguments: Sequence[str]) -> int:
     return run_backtest(known)
 
 
+def reproduce(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic reproduce",
+        description="Run a paper's experiments and say of each claim what was measured and whether it holds. "
+        "A study that was stopped goes on where it was.",
+    )
+    parser.add_argument("study", metavar="STUDY", help="ustat: the gradient is a U-statistic (arXiv 2603.01162)")
+    parser.add_argument("--model", metavar="M", help="the errors of this model instead of the built-in one's")
+    parser.add_argument(
+        "--task", metavar="T", help="arithmetic, or a config.toml whose model, task and sampling are used"
+    )
+    parser.add_argument("--quick", action="store_true", help="minutes instead of an hour; too small for conclusions")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="for the report (runs/reproduce/STUDY)")
+    parser.add_argument("--json", action="store_true", help="print report.json")
+    known = parser.parse_args(arguments)
+    from delphic.commands import run_reproduce
+
+    return run_reproduce(known)
+
+
 COMMANDS = {
     "stability": stability,
+    "probe": probe,
     "forecast": forecast,
     "backtest": backtest,
     "plan": plan,
     "train": train,
     "convert": convert,
+    "reproduce": reproduce,
     "objective": objective,
     "export": export,
     "eval": evaluate,

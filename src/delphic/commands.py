@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from delphic.config import RunConfig, parse_value
-from delphic.errors import UserError
+from delphic.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from delphic.evaluation.specs import Exam
@@ -275,7 +275,7 @@ def run_plan(config: RunConfig, path: Path, options: argparse.Namespace) -> int:
         raise UserError(f"plan: --to {folder} cannot be made ({error.strerror})") from None
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("pilot", total=options.prompts)
+        bar = progress.add_task("pilot", total=2 * options.prompts)
         measured = run_pilot(
             config, path.resolve().parent, options.prompts, options.completions, lambda n: progress.advance(bar, n)
         )
@@ -307,4 +307,36 @@ def run_rewards(path: Path, as_json: bool) -> int:
         print(f"informative at G = {row['G']:<7}{row['share']:.4g}")
     for item in report["refused"]:
         print(f"not estimated: {item['what']}; needs {item['needs']}")
+    return 0
+
+
+STUDIES = ("ustat",)
+
+
+def run_reproduce(options: argparse.Namespace) -> int:
+    """Run a study, or what of it is left; print its claims or report.json. Exit status 0 done, 130 Ctrl-C."""
+    _need_torch("reproduce")
+    if options.study not in STUDIES:
+        raise UserError(f'reproduce: there is no study "{options.study}"{nearest(options.study, STUDIES)}')
+    from delphic.report.study import StudyProgress, print_claims
+    from delphic.reproduce.study import run_study
+    from delphic.reproduce.ustat import ustat
+
+    study = ustat(options.model, options.task)
+    own = "" if options.model is None and options.task is None else "-own"
+    folder = options.to or Path("runs/reproduce") / f"{study.name}{own}"
+    progress = StudyProgress([part.name for part in study.parts])
+    try:
+        report = run_study(study, folder, options.quick, progress.note)
+    except KeyboardInterrupt:
+        progress.close()
+        print("delphic: stopped; the same command goes on from the last finished part", file=sys.stderr)
+        return 130
+    finally:
+        progress.close()
+    if options.json:
+        print(json.dumps(report, allow_nan=False, ensure_ascii=False))
+    else:
+        print_claims(report["claims"])
+        print(f"\nwritten: {folder}/report.md, report.html and report.json")
     return 0

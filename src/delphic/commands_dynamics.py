@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from delphic.dynamics.stability import (
     oscillation_onset,
 )
 from delphic.errors import UserError
+from delphic.runs.measured import about, read_measured
 from delphic.runs.series import Series, read_series
 
 
@@ -116,9 +118,13 @@ def _from_run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"stability: {options.run} does not say its learning rate; give --learning-rate")
     lag, notes = _weighted(_lag(options, **known), options.objective or settings.get("objective"))
     notes = [*notes, *series.problems]
-    certified = options.stiffness is not None
-    if certified:
+    measured = read_measured(options.run) if options.stiffness is None else None
+    certified = options.stiffness is not None or (measured is not None and measured["certified"])
+    if options.stiffness is not None:
         lag = replace(lag, stiffness=options.stiffness)
+    elif measured is not None:
+        lag = replace(lag, stiffness=measured["high"])
+        notes.append(about(measured))
     else:
         lag = replace(lag, stiffness=_fitted_stiffness(series, rate, lag))
         notes.append(
@@ -133,17 +139,21 @@ def _run_settings(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str
     """(learning rate and objective, the lag's settings) of a delphic run; empty for a foreign log."""
     try:
         config = json.loads((options.run / "config.json").read_text(encoding="utf-8"))["config"]
-        train = config["train"]
-        adam = train["optimizer"] == "adamw"
-        known = {
-            "interval": train["sync_interval"],
-            "offset": train["sync_offset"],
-            "momentum": train["betas"][0] if adam else train["momentum"],
-            "averaged": adam,
-        }
-        return {"learning_rate": train["learning_rate"]}, known
+        return {"learning_rate": config["train"]["learning_rate"]}, run_lag(config)
     except (OSError, ValueError, KeyError, TypeError):
         return {}, {}
+
+
+def run_lag(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The lag's settings of a delphic config, as `Lag` takes them."""
+    train = config["train"]
+    adam = train["optimizer"] == "adamw"
+    return {
+        "interval": train["sync_interval"],
+        "offset": train["sync_offset"],
+        "momentum": train["betas"][0] if adam else train["momentum"],
+        "averaged": adam,
+    }
 
 
 def _fitted_stiffness(series: Series, rate: float, lag: Lag) -> float:

@@ -176,6 +176,11 @@ class TrainConfig(Section):
         ge=0,
         description="Steps between measurements of the KL to the initial policy; 0 = only if the objective needs it.",
     )
+    statistics_every: int = Field(
+        0,
+        ge=0,
+        description="Steps between estimates of the gradient's noise from the step's own rollouts (c1, c2, c3, G*, …: docs/plan.md); 0 = none.",
+    )
     estimate: bool = Field(
         True, description="Before the start: count memory, time a small probe, refuse what cannot fit."
     )
@@ -281,7 +286,27 @@ class RunConfig(Section):
             raise ValueError("train.offline fixes where the data come from; leave out sync_interval and sync_offset")
         if sampling.dynamic and train.offline is not None:
             raise ValueError("sampling.dynamic refills silent groups with fresh samples; train.offline samples nothing")
+        if train.statistics_every:
+            self._can_estimate_noise()
         return self
+
+    def _can_estimate_noise(self) -> None:
+        sampling, train = self.sampling, self.train
+        if train.offline is not None or train.sync_interval > 1 or train.sync_offset > 0:
+            raise ValueError(
+                "train.statistics_every needs completions of the very policy that learns; "
+                "leave out train.offline, train.sync_interval and train.sync_offset, or it"
+            )
+        if sampling.dynamic:
+            raise ValueError(
+                "train.statistics_every needs prompts as they are drawn; sampling.dynamic keeps those that carry a signal"
+            )
+        if sampling.completions < 4 or sampling.prompts < 3:
+            raise ValueError(
+                "train.statistics_every: c1, c2 and c3 need sampling.completions = 4 or more (‖g(x)‖² comes from two pairs "
+                f"without a common completion) and sampling.prompts = 3 or more, got {sampling.completions} and "
+                f"{sampling.prompts}"
+            )
 
     def fingerprint(self) -> str:
         """Hash of everything that shapes the numbers of a run (not where they go)."""

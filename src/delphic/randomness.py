@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     MINIBATCH = 6
     DROP = 7
     PILOT = 8
+    PROBE = 9
 
 
 def stream(seed: int, purpose: Purpose, number: int, row: int = 0) -> np.random.Generator:

@@ -41,6 +41,9 @@ def test_a_pilot_becomes_a_plan(config: Path, tmp_path: Path, capsys: pytest.Cap
     assert shares == sorted(shares), "larger groups are silent less often"
     assert plan["recommendation"] is not None or plan["refused"]
     assert plan["cost"]["completion_seconds"] > 0
+    thirds = plan["by_difficulty"]
+    assert sum(row["allocation"]["completions"] for row in thirds) % 3 == 0
+    assert thirds[0]["allocation"]["error"] <= 1.2, "whole numbers may cost a little"
     page = (tmp_path / "plan.html").read_text()
     assert "plotly" in page
     assert 'src="http' not in page, "the page needs no network"

@@ -32,8 +32,8 @@ def groups(
     bandit: Bandit, objective: Objective, size: int, now: np.ndarray, old: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(chance [M], update [M, D]) of every prompt and every group of `size` drawn from `old`: one replica each."""
-    P, O = bandit.outcome_rewards.shape
-    every = np.array([(x, *g) for x in range(P) for g in itertools.product(range(O), repeat=size)])
+    P, count = bandit.outcome_rewards.shape
+    every = np.array([(x, *g) for x in range(P) for g in itertools.product(range(count), repeat=size)])
     prompts, outcome = every[:, :1], every[:, 1:]
     rewards = bandit.outcome_rewards[prompts, outcome][:, None]
     draws = Draws(prompts, outcome[:, None] // bandit.outcomes_per_arm, rewards)
@@ -57,6 +57,17 @@ def test_the_gradient_is_the_slope_of_j(noise: str) -> None:
     bandit, at, h = world(noise), theta(0), 1e-5
     slope = [(bandit.expected_reward(at + e) - bandit.expected_reward(at - e)) / (2 * h) for e in h * np.eye(len(at))]
     np.testing.assert_allclose(bandit.gradient(at), slope, atol=1e-8)
+
+
+def test_the_goal_of_std_normalised_steps_is_the_angle() -> None:
+    bandit, at, reference, h = world(), theta(0), theta(3), 1e-5
+    goal = [
+        (bandit.goal(at + e, reference, 0.2, True) - bandit.goal(at - e, reference, 0.2, True)) / (2 * h)
+        for e in h * np.eye(len(at))
+    ]
+    np.testing.assert_allclose(bandit.goal_gradient(at, reference, 0.2, True), goal, atol=1e-8)
+    free = bandit.goal_gradient(at, reference, 0.0, True)
+    np.testing.assert_allclose(free, expected_update(bandit, build({**GRPO, **ONE_TOKEN}), at), atol=1e-9)
 
 
 @pytest.mark.parametrize("noise", ["none", "binary"])

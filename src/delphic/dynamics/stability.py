@@ -187,6 +187,8 @@ class Mode:
 def dominant_mode(rate: float, lag: Lag) -> Mode:
     top = complex(roots(rate, lag)[0])
     swing = swings(rate, lag)
+    if top == 0:  # there at once
+        return Mode(0.0, 1.0, None, "overdamped")
     s = cmath.log(top) / lag.interval
     if not swing:
         s = complex(s.real, 0.0)

@@ -17,22 +17,28 @@ def population_coefficient(objective: Objective, rewards: np.ndarray, chances: n
     Raises:
         ValueError: an objective whose limit is not a function of one prompt's rewards.
     """
-    choice = {"baseline": objective.baseline, "scale": objective.scale, "selection": objective.selection}
+    choice: dict[str, str] = {
+        "baseline": objective.baseline,
+        "scale": objective.scale,
+        "selection": objective.selection,
+    }
     known = {
         "baseline": ("none", "mean", "leave_one_out", "log_mean_exp"),
         "scale": ("none", "std", "mean"),
         "selection": ("all",),
     }
-    for name, value in choice.items():
-        if value not in known[name]:
-            raise ValueError(f'{name} = "{value}" has no infinite-group limit here; {", ".join(known[name])} have')
+    for name, chosen in choice.items():
+        if chosen not in known[name]:
+            raise ValueError(f'{name} = "{chosen}" has no infinite-group limit here; {", ".join(known[name])} have')
 
     def average(values: np.ndarray) -> np.ndarray:
         return (chances * values).sum(-1, keepdims=True)
 
     value = average(rewards)
     spread = np.sqrt(average((rewards - value) ** 2))
-    silent = spread <= 0
+    possible = chances > 0  # equal rewards, not a small σ: rounding must not make a signal
+    highest = np.where(possible, rewards, -np.inf).max(-1, keepdims=True)
+    silent = highest <= np.where(possible, rewards, np.inf).min(-1, keepdims=True)
     baseline = np.zeros_like(value)
     if objective.baseline in ("mean", "leave_one_out"):
         baseline = value

@@ -7,26 +7,35 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from delphic.config import RunConfig
 from delphic.planning.figures import informative_shares, number, reward_figures
 from delphic.planning.pilot import Measured
-from delphic.statistics.error import ErrorMoments, mean_squared_error
+from delphic.statistics.error import ErrorMoments, error_parts, mean_squared_error, oracle_ratio, prompt_error
 from delphic.statistics.group_size import (
+    FEW,
     SIZES,
     Constants,
     Interval,
+    allocation,
     cost_aware_group_size,
     critical_batch,
     error_moments,
     estimate_constants,
-    flat_range,
+    jackknife,
     noise_split,
+    recommend,
 )
 
 CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
-FEW, WIDE = 16, 4.0  # prompts below which, and ratio of G*'s ends above which, no number is recommended
+MOMENTS = {
+    "checkpoint": "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ as in the model's checkpoint.",
+    "pilot": (
+        "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ estimated from the pilot itself for a batch "
+        "of the config's size; G* moves little by that, but c2 is overstated."
+    ),
+    None: "Adam rescales the gradient; the error here is in the gradient's own units.",
+}
 
 
 def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
@@ -40,6 +49,9 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
         | {"seconds": measured.seconds},
         "constants": None,
         "g_star": None,
+        "units": "gradient" if measured.moments is None else "adam",
+        "moments": measured.moments,
+        "gradient_units": None,
         "curve": [],
         "noise_split": None,
         "informative_share": informative_shares(rewards),
@@ -48,27 +60,30 @@ def advise(measured: Measured, config: RunConfig) -> dict[str, Any]:
         "critical_batch": None,
         "cost": {"prompt_seconds": measured.prompt_seconds, "completion_seconds": measured.completion_seconds},
         "recommendation": None,
-        "scope": _scope(config),
+        "scope": _scope(config, measured.moments),
         "refused": refused,
     }
     if constants is None:
         return plan
-    values = (constants.c1.value, constants.c2.value, constants.c3.value)
-    usable = (max(values[0], 0.0), values[1], values[2])
     moments = error_moments(measured.pilot)
-    plan["constants"] = {name: _interval(getattr(constants, name)) for name in ("c1", "c2", "c3")}
-    plan["g_star"] = _interval(constants.g_star)
+    usable = _usable(moments)
+    plan |= _figures(constants)
+    plain = error_moments(measured.plain)
+    plan["gradient_units"] = _figures(estimate_constants(measured.plain)) | {
+        "critical_batch": number(critical_batch(_usable(plain), size, plain.mean))
+    }
     plan["curve"] = _curves(measured, prompts * size)
     plan["noise_split"] = noise_split(usable, size)
-    plan["critical_batch"] = number(critical_batch(usable, size, moments.mean))
     plan["cost"]["best_completions"] = cost_aware_group_size(
         usable, measured.prompt_seconds, measured.completion_seconds
     )
-    loo, oracle = (
-        (float(mean_squared_error(e, moments, 1, size)) for e in ("loo", "oracle")) if size > 1 else (1.0, 1.0)
-    )
-    plan["oracle_ratio"] = loo / oracle if oracle > 0 else None
-    plan["recommendation"] = _recommend(constants, usable, config, plan, refused)
+    plan["oracle_ratio"] = number(oracle_ratio(moments, size)) if size > 1 else 1.0
+    plan["recommendation"] = _recommend(constants, config, plan, refused)
+    if measured.moments == "pilot":
+        needs = "Adam's second moments of a run: a checkpoint as model.path"
+        refused.append({"what": "the critical batch in Adam's units", "needs": needs})
+    else:
+        plan["critical_batch"] = number(critical_batch(usable, size, moments.mean))
     return plan
 
 
@@ -93,7 +108,6 @@ def _curves(measured: Measured, budget: int) -> list[dict[str, Any]]:
     pilot, count = measured.pilot, len(measured.rewards)
     whole = error_moments(pilot)
     without = [error_moments(pilot, 1 - np.eye(count)[b]) for b in range(count)]
-    quantile = float(student.ppf(0.975, count - 1))
     out = []
     for estimator in CURVES:
 
@@ -101,41 +115,34 @@ def _curves(measured: Measured, budget: int) -> list[dict[str, Any]]:
             return np.array([float(mean_squared_error(estimator, moments, budget / g, g)) for g in SIZES])
 
         value, parts = curve(whole), np.array([curve(m) for m in without])
-        half = quantile * np.sqrt((count - 1) / count * ((parts - parts.mean(0)) ** 2).sum(0))
-        out += [
-            {"estimator": estimator, "G": int(g), "mse": float(v), "low": float(v - h), "high": float(v + h)}
-            for g, v, h in zip(SIZES, value, half, strict=True)
-        ]
+        for k, size in enumerate(SIZES):
+            error = jackknife(float(value[k]), parts[:, k])
+            row = {"mse": error.value, "low": error.low, "high": error.high}
+            out.append({"estimator": estimator, "G": int(size), **row})
     return out
 
 
 def _recommend(
-    constants: Constants,
-    values: tuple[float, float, float],
-    config: RunConfig,
-    plan: dict[str, Any],
-    refused: list[dict[str, str]],
+    constants: Constants, config: RunConfig, plan: dict[str, Any], refused: list[dict[str, str]]
 ) -> dict[str, Any] | None:
-    size, star = config.sampling.completions, constants.g_star
-    if plan["pilot"]["prompts"] < FEW or not star.high <= WIDE * star.low:
-        needs = max(FEW, _prompts_needed(constants, plan["pilot"]["prompts"]))
+    size, prompts = config.sampling.completions, plan["pilot"]["prompts"]
+    found = recommend(constants, prompts)
+    if found is None:
+        needs = max(FEW, _prompts_needed(constants, prompts))
         refused.append({"what": "a recommended group size", "needs": f"about {needs} prompts in the pilot"})
         return None
-    low, high = flat_range(values)
-    powers = [2**k for k in range(1, 13) if low <= 2**k <= high]
-    best = min(powers, key=lambda g: abs(math.log(g / star.value))) if powers else max(2, round(star.value))
-    keep = low <= size <= high
-    chosen = size if keep else best
-    budget = config.sampling.prompts * size
+    keep = found.low <= size <= found.high
+    chosen = size if keep else found.completions
+    batch = max(1, round(config.sampling.prompts * size / chosen))
     return {
         "completions": chosen,
-        "prompts": max(1, round(budget / chosen)),
+        "prompts": batch,
         "keep": keep,
-        "within_two_percent": [low, high],
+        "within_two_percent": [found.low, found.high],
         "config": {
-            "delphic": f"sampling.completions = {chosen}, sampling.prompts = {max(1, round(budget / chosen))}",
+            "delphic": f"sampling.completions = {chosen}, sampling.prompts = {batch}",
             "trl": f"num_generations={chosen}",
-            "verl": f"actor_rollout_ref.rollout.n={chosen} data.train_batch_size={max(1, round(budget / chosen))}",
+            "verl": f"actor_rollout_ref.rollout.n={chosen} data.train_batch_size={batch}",
         },
     }
 
@@ -150,26 +157,55 @@ def _prompts_needed(constants: Constants, prompts: int) -> int:
 
 
 def _by_difficulty(measured: Measured, size: int) -> list[dict[str, Any]]:
-    """Thirds of the prompts by mean reward: where leave-one-out beats no baseline, and where it does not."""
+    """Thirds of the prompts by mean reward: where leave-one-out beats no baseline, how a prompt's own error divides, and how
+    many completions each third should get of the same total (Neyman's form, from the thirds' means: those of single
+    prompts are mostly noise)."""
     order = np.argsort(measured.rewards.mean(1), kind="stable")
-    out = []
+    out: list[dict[str, Any]] = []
+    thirds = []
     for name, rows in zip(("hard", "middle", "easy"), np.array_split(order, 3), strict=True):
         if len(rows) == 0 or measured.rewards.shape[1] < 4 or size < 2:
             continue
         chosen = np.isin(np.arange(len(order)), rows)
         moments = replace(error_moments(measured.pilot, chosen), between=0.0)  # the error at a prompt, not between them
         loo, vanilla = (float(mean_squared_error(e, moments, 1, size)) for e in ("loo", "vanilla"))
+        parts = [float(part) for part in error_parts(moments.constants, size)[1:]]
         out.append(
             {
                 "prompts": name,
                 "mean_reward": float(measured.rewards[rows].mean()),
                 "loo_over_vanilla": number(loo / vanilla) if vanilla > 0 else None,
+                "noise": {"oracle": parts[0], "baseline": parts[1]},
             }
         )
+        thirds.append(moments.constants)
+    if len(out) == 3:
+        counts = allocation(np.array([c2 for _, c2, _ in thirds]), 3 * size)
+        errors = [
+            sum(float(prompt_error(c, n)) for c, n in zip(thirds, given, strict=True)) for given in (counts, [size] * 3)
+        ]
+        for row, count in zip(out, counts, strict=True):
+            row["allocation"] = {
+                "completions": int(count),
+                "error": number(errors[0] / errors[1]) if errors[1] > 0 else None,
+            }
     return out
 
 
-def _scope(config: RunConfig) -> list[str]:
+def _usable(moments: ErrorMoments) -> tuple[float, float, float]:
+    """c₁, c₂, c₃ with c₁ at least 0, where its estimate is not."""
+    c1, c2, c3 = moments.constants
+    return max(c1, 0.0), c2, c3
+
+
+def _figures(constants: Constants) -> dict[str, Any]:
+    return {
+        "constants": {name: _interval(getattr(constants, name)) for name in ("c1", "c2", "c3")},
+        "g_star": _interval(constants.g_star),
+    }
+
+
+def _scope(config: RunConfig, moments: str | None) -> list[str]:
     """What the constants are about, and what in this config is outside."""
     goal, out = config.objective, []
     out.append(
@@ -181,7 +217,7 @@ def _scope(config: RunConfig) -> list[str]:
     if goal.mask != "none" or goal.importance != "none":
         out.append("Clipping and importance weights are not in the constants; on-policy they change nothing.")
     if config.train.optimizer == "adamw":
-        out.append("Adam rescales the gradient; the error here is in the gradient's own units.")
+        out.append(MOMENTS[moments])
     if config.sampling.order == "epochs":
         out.append("Reshuffled epochs cancel a part of the between-prompt noise: the best G is then larger.")
     if goal.has_penalty:

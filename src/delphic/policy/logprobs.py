@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from delphic.policy.model import Policy
 from delphic.rollouts import Rollouts
 
-LOGITS = 1 << 24  # numbers
+LOGITS = 1 << 26  # numbers
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def _head(
     beyond that they are made in pieces, and once more for the gradient."""
 
     def piece(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logits = policy.logits(states) / temperature
+        logits = policy.logits(states)
+        if temperature != 1:  # a copy of the largest tensor there is
+            logits = logits / temperature
         normaliser = logits.logsumexp(-1)
         logp = logits.gather(-1, targets[:, None])[:, 0] - normaliser
         if not with_entropy:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,22 @@ from transformers.pytorch_utils import Conv1D
 from delphic.errors import UserError
 from delphic.policy.logprobs import plain_rows
 from delphic.policy.model import Policy
+from delphic.policy.outer import Outer, outer_gram, outer_sum
+from delphic.policy.sketch import add_sketch
 from delphic.rollouts import Rollouts
-
-NUMBERS = 1 << 26  # of one weight, products or gradients exist for at most so many at a time
 
 
 @dataclass(frozen=True)
 class GroupScores:
     """Of one group of G completions.
 
-    gram [G, G]: S_i · S_j, float64 (S_i · P S_j with a preconditioner P). sketch [K]: of Σ_i w_i S_i, or None; inner
-    products of sketches estimate those of the vectors without bias, to about 1/√K of their lengths.
+    gram [G, G]: S_i · S_j, float64. sketch [K]: of Σ_i w_i S_i, or None; inner products of sketches estimate those of the
+    vectors without bias, to about 1/√K of their lengths. scaled: the same of the scores P ∘ S_i, where P was given.
     """
 
     gram: np.ndarray
     sketch: np.ndarray | None = None
+    scaled: GroupScores | None = None
 
 
 def group_scores(
@@ -57,7 +58,7 @@ def group_scores(
     Args:
         prompt [P]; tokens, loss_mask: G × [T_i].
         only: names of the parameters that count (default: all that are trained).
-        precondition: a factor for each number of each parameter, such as 1/(√v̂ + ε) of Adam.
+        precondition: P, a factor for each number of each parameter, such as 1/(√v̂ + ε) of Adam.
         weights, sketch, seed: w [G], the length K of the sketch (0 = none) and the seed of its hashing.
 
     Raises:
@@ -67,7 +68,18 @@ def group_scores(
     record = _Record(wanted, len(tokens), precondition, weights, sketch, seed)
     with record.hooked(policy.model):
         record.backward(policy, prompt, tokens, loss_mask, temperature)
-    return GroupScores(record.gram.numpy(), record.sketched.numpy() if sketch else None)
+    plain, scaled = (
+        GroupScores(gram.numpy(), sketched.numpy() if sketch else None)
+        for gram, sketched in zip(record.gram, record.sketched, strict=True)
+    )
+    return plain if precondition is None else replace(plain, scaled=scaled)
+
+
+def check_layers(policy: Policy) -> None:
+    """Raises UserError where `group_scores` would: a trained parameter belongs to a layer of an unknown kind."""
+    names = {id(p): name for name, p in policy.parameters().items()}
+    with _Record(names, 0, None, None, 0, 0).hooked(policy.model):
+        pass
 
 
 def score_norms(policy: Policy, rollouts: Rollouts, temperature: float) -> np.ndarray:
@@ -78,18 +90,6 @@ def score_norms(policy: Policy, rollouts: Rollouts, temperature: float) -> np.nd
         part = rollouts.select(rows)
         out[rows] = np.diag(group_scores(policy, part.prompt_tokens[0], part.tokens, part.loss_mask, temperature).gram)
     return out
-
-
-@dataclass(frozen=True)
-class _Outer:
-    """A weight's gradient as Σ_n left_n ⊗ right_n over n tokens, of which owner_n is the completion.
-
-    left: [n, rows], or [n] the numbers of rows where it is a unit vector. right: [n, columns]. owner: [n].
-    """
-
-    left: torch.Tensor
-    right: torch.Tensor
-    owner: torch.Tensor
 
 
 @dataclass
@@ -103,15 +103,15 @@ class _Record:
     sketch: int
     seed: int
     expected: dict[int, int] = field(default_factory=dict)  # passes through layers that hold the weight
-    outers: dict[int, list[_Outer]] = field(default_factory=dict)
+    outers: dict[int, list[Outer]] = field(default_factory=dict)
     rows: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # vectors: [G, d] gradients themselves
     roots: list[tuple[torch.Tensor, Any]] = field(default_factory=list)
-    flat_owner: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
-    length: int = 0
+    listening: bool = True  # not while layers that were checkpointed are computed again
+    owners: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)  # by the number of tokens
 
     def __post_init__(self) -> None:
-        self.gram = torch.zeros(self.count, self.count, dtype=torch.float64)
-        self.sketched = torch.zeros(self.sketch, dtype=torch.float64)
+        self.gram = torch.zeros(2, self.count, self.count, dtype=torch.float64)  # plain, preconditioned
+        self.sketched = torch.zeros(2, self.sketch, dtype=torch.float64)
         self.numbers = {identity: number for number, identity in enumerate(self.wanted)}
 
     # -- the pass ----------------------------------------------------------------------------------------------
@@ -146,21 +146,24 @@ class _Record:
         """Of Σ_i log π(y_i), down to the embeddings: weights' own gradients are not asked for, so they are not made."""
         ids, chosen = plain_rows([prompt] * len(tokens), tokens)
         chosen[chosen.clone()] = torch.from_numpy(np.concatenate(list(loss_mask)).astype(bool))
-        ids, chosen, self.length = ids.to(policy.device), chosen.to(policy.device), ids.shape[1]
-        self.flat_owner = chosen.nonzero()[:, 0]
+        owner, lengths = chosen.nonzero()[:, 0], chosen.sum(1)
+        self.owners[len(owner)] = owner, int(lengths[0]) if bool((lengths == lengths[0]).all()) else 0
+        ids, chosen = ids.to(policy.device), chosen.to(policy.device)
         states = policy.states(ids)[chosen]
         logits = policy.model.get_output_embeddings()(states) if policy.truncated_head else states
         logits = (logits if logits.dtype == torch.float64 else logits.float()) / T
         targets = torch.roll(ids, -1, 1)[chosen]
         logp = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+        self.listening = False
         gradients = torch.autograd.grad(logp.sum(), [root for root, _ in self.roots], allow_unused=True)
         for gradient, (_, arrived) in zip(gradients, self.roots, strict=True):
             if gradient is not None:
                 arrived(gradient)
+        self.roots.clear()
 
     def _hook(self, own: Mapping[str, nn.Parameter], path: str) -> Any:
         def hook(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor | None:
-            if not torch.is_grad_enabled():  # a norm asked for its slope
+            if not (self.listening and torch.is_grad_enabled()):  # without a graph: a norm asked for its slope
                 return None
             for parameter in own.values():
                 self.expected[id(parameter)] = self.expected.get(id(parameter), 0) + 1
@@ -171,8 +174,10 @@ class _Record:
                 if len(output) == 1:  # positions: the same for all rows, whose gradients must not mix
                     output = output.expand(self.count, *output.shape[1:])
 
+            seen = output.detach()  # a hook that holds its own tensor would keep the graph for ever
+
             def arrived(gradient: torch.Tensor) -> None:
-                self._arrive(module, own, inputs, output.detach(), gradient.detach())
+                self._arrive(module, own, inputs, seen, gradient.detach())
 
             if isinstance(module, nn.Embedding):  # where the backward pass ends
                 root = output.detach().requires_grad_()
@@ -206,22 +211,20 @@ class _Record:
             self.rows.setdefault(id(bias), []).append(self._by_completion(gradient))
             self._finish(bias)
 
-    def _owner(self, leading: torch.Size) -> torch.Tensor:
-        """[n] the completion of every token of a tensor with these leading dimensions."""
+    def _owner(self, leading: torch.Size) -> tuple[torch.Tensor, int]:
+        """[n] the completion of every token of a tensor with these leading dimensions; and `Outer.each`."""
         n = leading.numel()
-        if leading[0] == self.count:
-            return torch.arange(self.count).repeat_interleave(n // self.count)
-        if n == self.count * self.length:
-            return torch.arange(self.count).repeat_interleave(self.length)
-        assert n == len(self.flat_owner), "tokens that are neither all nor the chosen ones"
-        return self.flat_owner.cpu()
+        if leading[0] == self.count or n not in self.owners:  # all tokens of the rows; else the chosen ones
+            assert n % self.count == 0, "tokens that are neither all nor the chosen ones"
+            return torch.arange(self.count).repeat_interleave(n // self.count), n // self.count
+        return self.owners[n]
 
     def _by_completion(self, values: torch.Tensor) -> torch.Tensor:
         """[G, d] sums over a completion's tokens."""
-        flat = values.reshape(-1, values.shape[-1]).double().cpu()
-        return torch.zeros(self.count, flat.shape[1], dtype=torch.float64).index_add_(
-            0, self._owner(values.shape[:-1]), flat
-        )
+        flat, (owner, each) = values.reshape(-1, values.shape[-1]).double().cpu(), self._owner(values.shape[:-1])
+        if each:
+            return flat.view(self.count, each, -1).sum(1)
+        return flat.new_zeros(self.count, flat.shape[1]).index_add_(0, owner, flat)
 
     def _outer(
         self,
@@ -230,13 +233,15 @@ class _Record:
         inputs: torch.Tensor,
         output: torch.Tensor,
         gradient: torch.Tensor,
-    ) -> _Outer:
-        owner, right = self._owner(gradient.shape[:-1]), gradient.reshape(-1, gradient.shape[-1])
+    ) -> Outer:
+        owner, each = self._owner(gradient.shape[:-1])
+        right = gradient.reshape(-1, gradient.shape[-1])
         if isinstance(module, nn.Embedding):
             ids = inputs.expand(gradient.shape[:-1]).reshape(-1)
-            return _Outer(ids, right * _embedding_scale(weight, inputs, output), owner)
+            return Outer(ids, right * _embedding_scale(weight, inputs, output), owner, each)
         values = inputs.reshape(-1, inputs.shape[-1])
-        return _Outer(values, right, owner) if isinstance(module, Conv1D) else _Outer(right, values, owner)
+        left, right = (values, right) if isinstance(module, Conv1D) else (right, values)
+        return Outer(left, right, owner, each)
 
     # -- a weight that is complete -----------------------------------------------------------------------------
 
@@ -247,31 +252,28 @@ class _Record:
         factor = None if self.precondition is None else self.precondition[self.wanted[identity]]
         if parameter.dim() == 1:
             rows = torch.stack(self.rows.pop(identity)).sum(0)
-            self.gram += _inner(rows, factor)
+            self.gram[0] += rows @ rows.T
+            if factor is not None:
+                scaled = rows * factor.double().cpu()
+                self.gram[1] += scaled @ scaled.T
             if self.sketch:
-                self._add_sketch((self._w() @ rows)[:, None], identity)
+                self._sketch((self._w() @ rows)[:, None], identity, factor)
             return
         outers = self.outers.pop(identity)
-        self.gram += _gram(outers, self.count, parameter.shape, factor)
+        plain, preconditioned = outer_gram(outers, self.count, parameter.shape, factor)
+        self.gram[0] += plain
+        if preconditioned is not None:
+            self.gram[1] += preconditioned
         if self.sketch:
-            weighted = [_Outer(o.left, o.right * self._w()[o.owner, None].to(o.right), o.owner) for o in outers]
-            self._add_sketch(_gradient(weighted, parameter.shape), identity)
+            weighted = [replace(o, right=o.right * self._w()[o.owner, None].to(o.right)) for o in outers]
+            self._sketch(outer_sum(weighted, parameter.shape), identity, factor)
+
+    def _sketch(self, gradient: torch.Tensor, identity: int, factor: torch.Tensor | None) -> None:
+        add_sketch(self.sketched, gradient, factor, self.seed, self.numbers[identity])
 
     def _w(self) -> torch.Tensor:
         assert self.weights is not None
         return torch.from_numpy(np.asarray(self.weights, dtype=np.float64))
-
-    def _add_sketch(self, gradient: torch.Tensor, identity: int) -> None:
-        """Each row of the weight is shifted by a random offset and folded to K numbers, rows and columns having random
-        signs: two different numbers of the gradient meet with random sign, so inner products keep their mean."""
-        rows, columns = gradient.shape
-        generator = torch.Generator().manual_seed((self.seed << 20) + self.numbers[identity])
-        offset = torch.randint(self.sketch, (rows,), generator=generator)
-        signs = [torch.randint(2, (n,), generator=generator).double() * 2 - 1 for n in (rows, columns)]
-        for part in torch.arange(rows).split(max(1, NUMBERS // columns)):
-            place = (offset[part, None] + torch.arange(columns)[None, :]) % self.sketch
-            value = gradient[part].double().cpu() * signs[0][part, None] * signs[1][None, :]
-            self.sketched.index_add_(0, place.flatten(), value.flatten())
 
 
 def _refuse_unknown(module: nn.Module, own: Mapping[str, nn.Parameter], path: str) -> None:
@@ -304,90 +306,3 @@ def _embedding_scale(weight: torch.Tensor, ids: torch.Tensor, output: torch.Tens
     if not torch.allclose(rows * scale, output, rtol=1e-3, atol=1e-6):
         raise UserError("scores: an embedding does more than look up rows; its score is not known")
     return scale
-
-
-def _inner(rows: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
-    """[G, G] inner products of gradients [G, …]."""
-    flat = rows.flatten(1).double()
-    weighted = flat if factor is None else flat * factor.flatten().double().cpu()
-    return flat @ weighted.T
-
-
-def _gram(outers: Sequence[_Outer], count: int, shape: torch.Size, factor: torch.Tensor | None) -> torch.Tensor:
-    """[G, G] inner products of the completions' gradients of one weight: token by token, or by making the gradients,
-    whichever multiplies fewer numbers."""
-    rows, columns = shape
-    n = sum(len(o.right) for o in outers)
-    dense = sum(len(o.right) for o in outers if o.left.dim() == 2)
-    pairwise = n * n * columns + n * dense * rows
-    made = dense * rows * columns + (count + 1) * count * rows * columns
-    if factor is None and pairwise <= made:
-        return sum(
-            (_pairwise(a, b, count) for a in outers for b in outers), torch.zeros(count, count, dtype=torch.float64)
-        )
-    gram = torch.zeros(count, count, dtype=torch.float64)
-    for part in torch.arange(columns).split(max(1, NUMBERS // (count * rows))):
-        gradients = _gradients(outers, count, rows, part)
-        flat = gradients.flatten(1)
-        weighted = flat if factor is None else flat * factor[:, part.to(factor.device)].flatten().to(flat)
-        gram += (flat @ weighted.T).double().cpu()
-    return gram
-
-
-def _gradients(outers: Sequence[_Outer], count: int, rows: int, columns: torch.Tensor) -> torch.Tensor:
-    """[G, rows, some columns] the completions' gradients of one weight."""
-    first, last = int(columns[0]), int(columns[-1]) + 1
-    if all(o.left.dim() == 2 and len(o.owner) % count == 0 and _regular(o.owner, count) for o in outers):
-        shaped = (
-            (o.left.view(count, -1, rows), o.right[:, first:last].reshape(count, -1, last - first)) for o in outers
-        )
-        return sum((left.transpose(1, 2) @ right for left, right in shaped), torch.zeros(()).to(outers[0].right))
-    return torch.stack([_gradient([_of(o, i, columns) for o in outers], (rows, len(columns))) for i in range(count)])
-
-
-def _regular(owner: torch.Tensor, count: int) -> bool:
-    """Whether every completion has the same number of tokens, one after the other."""
-    return bool((owner.view(count, -1) == torch.arange(count)[:, None]).all())
-
-
-def _of(outer: _Outer, completion: int, columns: torch.Tensor) -> _Outer:
-    """One completion's tokens, and some columns."""
-    mine = outer.owner == completion
-    first, last = int(columns[0]), int(columns[-1]) + 1
-    return _Outer(outer.left[mine], outer.right[mine][:, first:last], outer.owner[mine])
-
-
-def _gradient(outers: Sequence[_Outer], shape: Sequence[int]) -> torch.Tensor:
-    """[rows, columns] Σ left ⊗ right."""
-    total = torch.zeros(*shape, dtype=outers[0].right.dtype, device=outers[0].right.device)
-    for outer in outers:
-        if outer.left.dim() == 1:
-            total.index_add_(0, outer.left, outer.right)
-        else:
-            total += outer.left.T @ outer.right
-    return total
-
-
-def _pairwise(first: _Outer, second: _Outer, count: int) -> torch.Tensor:
-    """[G, G] Σ (left · left')(right · right'), summed over the tokens of each pair of completions."""
-    gram = torch.zeros(count, count, dtype=torch.float64)
-    if not len(first.right) or not len(second.right):
-        return gram
-    into = torch.zeros(len(second.owner), count, dtype=second.right.dtype)
-    into[torch.arange(len(second.owner)), second.owner] = 1
-    into = into.to(second.right.device)
-    for part in torch.arange(len(first.right)).split(max(1, NUMBERS // len(second.right))):
-        product = _lefts(first.left[part], second.left) * (first.right[part] @ second.right.T)
-        gram.index_add_(0, first.owner[part], (product @ into).double().cpu())
-    return gram
-
-
-def _lefts(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[n, n'] inner products, of unit vectors where only their numbers are given."""
-    if a.dim() == b.dim() == 1:
-        return (a[:, None] == b[None, :]).float()
-    if a.dim() == 1:
-        return b[:, a].T
-    if b.dim() == 1:
-        return a[:, b]
-    return a @ b.T

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from delphic.report.terminal import sparkline
+from delphic.runs.measured import needed
 
 
 def _text(value: float | None) -> str:
@@ -55,6 +56,32 @@ def print_stability(result: dict[str, Any]) -> None:
         console.print(grid)
     for note in result["notes"]:
         console.print(f"· {note}")
+
+
+def print_probe(result: dict[str, Any]) -> None:
+    console = Console(highlight=False, markup=False)
+    what = "delayed part of the update's derivative" if result["part"] == "delayed" else "update's derivative"
+    units = "Adam's units" if result["units"] == "adam" else "units of plain gradient steps"
+    console.print(
+        f"step {result['step']}: K = {_text(result['stiffness'])} ({_text(result['low'])} – {_text(result['high'])}), the "
+        f"top eigenvalue of the {what}, {units}"
+    )
+    if result["certified"]:
+        console.print("certified: the ends of the interval agree within a factor of 2")
+    else:
+        more = needed(result["prompts_needed"])
+        console.print(f"K cannot be certified from {result['prompts']} prompts: its ends differ by more than 2{more}")
+    margins = [result[key] for key in ("margin", "margin_at_low")]
+    between = " – ".join("none" if m is None else f"{m:.3g} ×" for m in margins)
+    console.print(f"learning rate {result['learning_rate']:g}: {result['verdict']}; limit {between} the learning rate")
+    if result["response"] is not None:
+        console.print(f"step response: {result['response']['sentence']}")
+    for note in result["notes"]:
+        console.print(f"· {note}")
+    console.print(
+        f"· {result['prompts']} prompts × {result['completions']} completions, mean reward {result['reward']:.3f}, "
+        f"{result['products']} products, {result['seconds']:.0f} s"
+    )
 
 
 def print_forecast(result: dict[str, Any], values: Sequence[float]) -> None:

@@ -39,6 +39,10 @@ def print_plan(plan: dict[str, Any], size: int) -> None:
             table.add_row(label, *_cells(plan["constants"][name]))
         table.add_row("G*  best group size", *_cells(plan["g_star"]))
         console.print(table)
+        if plan["units"] == "adam":
+            plain = plan["gradient_units"]
+            parts = ", ".join(f"{name} {_text(plain['constants'][name]['value'])}" for name in ("c1", "c2", "c3"))
+            console.print(f"(of Adam's step; of the gradient itself: {parts}, G* {_text(plain['g_star']['value'])})")
         split = plan["noise_split"]
         parts = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in split.items())
         console.print(f"noise at G = {size}: {parts}")
@@ -47,7 +51,17 @@ def print_plan(plan: dict[str, Any], size: int) -> None:
         cost = plan["cost"]
         console.print(
             f"cost: a prompt {cost['prompt_seconds']:.3g} s, a completion {cost['completion_seconds']:.3g} s; "
-            f"best G for time {cost['best_completions']}; critical batch {_text(plan['critical_batch'])} prompts"
+            f"best G for time {cost['best_completions']}"
+        )
+        own = plan["moments"] == "pilot"  # which knows no critical batch of its own
+        batch = (plan["gradient_units"] if own else plan)["critical_batch"]
+        console.print(f"critical batch {_text(batch)} prompts{' (of the gradient itself)' if own else ''}")
+    thirds = plan["by_difficulty"]
+    if thirds and "allocation" in thirds[0] and thirds[0]["allocation"]["error"] is not None:
+        counts = ", ".join(f"{row['prompts']} {row['allocation']['completions']}" for row in thirds)
+        share = thirds[0]["allocation"]["error"]
+        console.print(
+            f"completions by difficulty ({counts}) instead of {size} each: {share:.2f} × the error within prompts"
         )
     advice = plan["recommendation"]
     if advice is not None:

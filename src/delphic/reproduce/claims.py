@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from delphic.statistics.group_size import Interval
+
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 
 
@@ -50,3 +54,18 @@ def run_part(part: Part, folder: Path, quick: bool, note: Callable[[str], None])
     unfinished.write_text(json.dumps(asdict(outcome), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     unfinished.replace(path)
     return outcome
+
+
+def text(interval: Interval, digits: int = 1) -> str:
+    """value (low to high); – where it is unknown"""
+    parts = (interval.value, interval.low, interval.high)
+    shown = ["–" if np.isnan(x) else f"{x:.{digits}f}".replace("inf", "∞") for x in parts]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def interval_of(shown: str) -> Interval:
+    """What `text` wrote, to its digits."""
+    value, low, high = (
+        float(part.replace("∞", "inf")) for part in shown.rstrip(")").replace(" (", " to ").split(" to ")
+    )
+    return Interval(value, low, high)

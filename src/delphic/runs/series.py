@@ -131,7 +131,9 @@ def _clean(
     if limits is not None:
         for step, value in finite:
             if not limits[0] <= value <= limits[1]:
-                raise UserError(f"{file}: {metric} is {value:g} at step {step:g}, outside {limits[0]:g} to {limits[1]:g}")
+                raise UserError(
+                    f"{file}: {metric} is {value:g} at step {step:g}, outside {limits[0]:g} to {limits[1]:g}"
+                )
     sessions, replaced = _sessions(finite)
     if replaced:
         problems.append(f"{replaced} steps were done again after a resume; the later ones count")

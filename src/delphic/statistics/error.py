@@ -81,3 +81,9 @@ def mean_squared_error(
     if estimator not in within:
         raise ValueError(f'there is no estimator "{estimator}"; {", ".join(ESTIMATORS)}')
     return (moments.between + (within[estimator] - moments.gradient) / G) / prompts
+
+
+def oracle_ratio(moments: ErrorMoments, completions: int) -> float:
+    """Error of the leave-one-out estimator over the oracle's, at G completions; NaN where the latter is not positive."""
+    loo, oracle = (float(mean_squared_error(name, moments, 1, completions)) for name in ("loo", "oracle"))
+    return loo / oracle if oracle > 0 else float("nan")

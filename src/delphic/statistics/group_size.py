@@ -15,6 +15,7 @@ from scipy.stats import t as student
 from delphic.statistics.error import ErrorMoments, error_parts, prompt_error
 from delphic.statistics.ustatistic import PromptMoments
 
+FEW, WIDE = 16, 4.0  # prompts below which, and ratio of G*'s ends above which, no number is recommended
 SIZES = np.array([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
 
 
@@ -101,17 +102,20 @@ def noise_split(constants: tuple[float, float, float], size: int) -> dict[str, f
     return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
 
 
-def allocation(moments: Sequence[PromptMoments], budget: int, least: int = 2) -> np.ndarray:
+def allocation(oracle: np.ndarray, budget: int, least: int = 2) -> np.ndarray:
     """[B] completions per prompt that minimise the within-prompt error for a total budget (Neyman's form: in proportion
     to the root of the oracle part), at least `least` each.
+
+    Args:
+        oracle: [B] E[‖S‖²(Z−V)²] − ‖g(x)‖² of each prompt (c₂ without the mean over prompts).
 
     Raises:
         ValueError: the budget does not reach.
     """
-    count = len(moments)
+    count = len(oracle)
     if budget < least * count:
         raise ValueError(f"{count} prompts need at least {least * count} completions, the budget is {budget}")
-    root = np.sqrt(np.maximum([m.spread - m.gradient for m in moments], 0.0))
+    root = np.sqrt(np.maximum(oracle, 0.0))
     out = np.full(count, float(least))
     free = np.ones(count, dtype=bool)
     while True:  # prompts whose share would be below the least keep it; the others divide what is left
@@ -149,6 +153,14 @@ class Constants:
     g_star: Interval
 
 
+def jackknife(value: float, without: np.ndarray) -> Interval:
+    """95 % interval of a statistic from its values without each unit in turn [B] (Student's t on B − 1 degrees)."""
+    count = len(without)
+    error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
+    half = float(student.ppf(0.975, count - 1) * error)
+    return Interval(value, value - half, value + half)
+
+
 def estimate_constants(pilot: Pilot) -> Constants:
     """The three constants and G*, unbiased, with jackknife intervals over prompts (the independent unit).
 
@@ -157,20 +169,52 @@ def estimate_constants(pilot: Pilot) -> Constants:
     Raises:
         ValueError: fewer than three prompts, or completions too few for the constants (four a prompt).
     """
-    count = len(pilot.prompts)
+    return constants_of(pilot.column("gradient"), pilot.column("spread"), pilot.column("product"), pilot.cross)
+
+
+def constants_of(gradient: np.ndarray, spread: np.ndarray, product: np.ndarray, cross: np.ndarray) -> Constants:
+    """`estimate_constants` from columns [B] of `PromptMoments` and `Pilot.cross` [B, B]."""
+    count = len(gradient)
     if count < 3:
         raise ValueError(f"{count} prompts give no interval; three are needed at least")
-    whole = np.array(error_moments(pilot).constants)
+    # leaving a prompt out of a mean over prompts or pairs of prompts has a closed form
+    rows = cross.sum(1) - np.diag(cross)
+    means = [v.mean() for v in (gradient, spread, product)] + [rows.sum() / (count * (count - 1))]
+    without = [(v.sum() - v) / (count - 1) for v in (gradient, spread, product)]
+    without.append((rows.sum() - 2 * rows) / ((count - 1) * (count - 2)))
+
+    def constants(gradient: np.ndarray, spread: np.ndarray, product: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        return np.array([gradient - mean, spread - gradient, product + gradient])
+
+    whole, left_out = constants(*means), constants(*without)
     if not np.isfinite(whole).all():
         raise ValueError("c₁, c₂ and c₃ need four completions of every prompt")
-    left_out = np.array([error_moments(pilot, 1 - np.eye(count)[b]).constants for b in range(count)])
-    quantile = float(student.ppf(0.975, count - 1))
-
-    def interval(value: float, without: np.ndarray) -> Interval:
-        half = quantile * float(np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum()))
-        return Interval(value, value - half, value + half)
-
-    c1, c2, c3 = (interval(float(whole[k]), left_out[:, k]) for k in range(3))
-    ratio = interval(float(whole[0] / whole[2]), left_out[:, 0] / left_out[:, 2])
+    c1, c2, c3 = (jackknife(float(whole[k]), left_out[k]) for k in range(3))
+    ratio = jackknife(float(whole[0] / whole[2]), left_out[0] / left_out[2])
     sizes = [best_group_size(r, 1.0) for r in (ratio.value, ratio.high, ratio.low)]
     return Constants(c1, c2, c3, Interval(*sizes))
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """completions: G to set. low, high: the range of G that loses less than 2 %."""
+
+    completions: int
+    low: int
+    high: int
+
+
+def recommend(constants: Constants, prompts: int) -> Recommendation | None:
+    """The power of two in the flat range that is nearest to G* (on a log scale), or the whole number nearest to it where the
+    range holds none; None where the pilot is too small or G*'s interval too wide to say.
+
+    Args:
+        prompts: how many the pilot had.
+    """
+    star = constants.g_star
+    if prompts < FEW or not star.high <= WIDE * star.low:
+        return None
+    low, high = flat_range((max(constants.c1.value, 0.0), constants.c2.value, constants.c3.value))
+    powers = [2**k for k in range(1, 13) if low <= 2**k <= high]
+    best = min(powers, key=lambda g: abs(np.log(g / star.value))) if powers else max(2, round(star.value))
+    return Recommendation(best, low, high)

@@ -89,41 +89,55 @@ class PromptMoments:
 
 
 def prompt_moments(gram: np.ndarray, rewards: np.ndarray) -> PromptMoments:
-    """Moments of one prompt from its Gram matrix [G, G] and rewards [G]; every product uses distinct completions.
+    """Moments of one prompt from its Gram matrix [G, G] and rewards [G]; every product uses distinct completions."""
+    z = np.asarray(rewards, dtype=np.float64)
+    columns = moment_columns(np.diag(gram).astype(np.float64), gram.sum(1, dtype=np.float64), gram @ z, z)
+    return PromptMoments(**{name: float(value) for name, value in columns.items()})
+
+
+def moment_columns(
+    norms: np.ndarray, row_sums: np.ndarray, row_rewards: np.ndarray, rewards: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The fields of `PromptMoments`, each [...], of many prompts at once.
 
     spread: K_ii (Z_i − Z_j)(Z_i − Z_k), i, j, k distinct. product: K_ii times the sample variance of the others.
     gradient: the mean of h_ij · h_kl over disjoint pairs, h_ij = ½ (S_i − S_j)(Z_i − Z_j): the square of ĝ without
-    the terms that share a completion. Closed forms of all three, O(G²) and one product of G × G matrices.
+    the terms that share a completion. Closed forms of all three, O(G).
+
+    Args:
+        norms: [..., G] K_ii. row_sums: [..., G] (K 1)_i = S_i · Σ S. row_rewards: [..., G] (K z)_i = S_i · Σ z S.
+        rewards: [..., G].
     """
-    z, norms = np.asarray(rewards, dtype=np.float64), np.diag(gram).astype(np.float64)
-    count, nan = len(z), float("nan")
-    weights = baseline_weights(z, "loo") if count > 1 else np.zeros(count)
-    norm = float(weights @ gram @ weights)
-    spread = product = gradient = nan
+    count, value = rewards.shape[-1], rewards.mean(-1)
+    z = rewards - value[..., None]  # what is measured around the mean does not change, and large rewards cost no digits
+    row_z = row_rewards - value[..., None] * row_sums
+    squares = (z**2).sum(-1, keepdims=True)
+    zz, one = (z * row_z).sum(-1), row_sums.sum(-1)  # ‖Σ z S‖², ‖Σ S‖²
+    nan = np.full(value.shape, np.nan)
+    variance, spread, product, gradient, norm = nan, nan, nan, nan, np.zeros(value.shape)
+    if count >= 2:
+        variance = squares[..., 0] / (count - 1)
+        norm = zz / (count - 1) ** 2
+    second = count * z**2 + squares  # Σ_j (z_i − z_j)²; Σ_j (z_i − z_j) is G z_i
     if count >= 3:
-        difference = z[:, None] - z[None, :]
-        first, second = difference.sum(1), (difference**2).sum(1)
-        spread = float((norms * (first**2 - second)).mean() / ((count - 1) * (count - 2)))
-        rest = (z.sum() - z) / (count - 1)
-        variance_of_others = ((z**2).sum() - z**2 - (count - 1) * rest**2) / (count - 2)
-        product = float((norms * variance_of_others).mean())
+        spread = (norms * ((count * z) ** 2 - second)).mean(-1) / ((count - 1) * (count - 2))
+        variance_of_others = (squares - z**2 * count / (count - 1)) / (count - 2)
+        product = (norms * variance_of_others).mean(-1)
     if count >= 4:
-        # R_i = Σ_j h_ij as weights on the scores; pairs that share i appear in ‖R_i‖², equal pairs twice
-        shared = 0.5 * (z[None, :] - z[:, None])
-        np.fill_diagonal(shared, 0.5 * (count * z - z.sum()))
-        rows = np.einsum("ij,jk,ik->", shared, gram, shared, optimize=True)
-        distance = norms[:, None] + norms[None, :] - 2 * gram
-        same = 0.125 * float((distance * (z[:, None] - z[None, :]) ** 2).sum())
+        # R_i = Σ_j h_ij = ½ (Σ z S − z_i Σ S + G z_i S_i): pairs that share i appear in ‖R_i‖², equal pairs twice
+        own = count * (z * (count * z * norms + 2 * row_z - 2 * z * row_sums)).sum(-1)
+        rows = 0.25 * (count * zz + squares[..., 0] * one + own)
+        same = 0.25 * ((norms * second).sum(-1) - 2 * (z**2 * row_sums).sum(-1) + 2 * zz)
         pairs = comb(count, 2)
-        gradient = float((pairs**2 * norm - rows + same) / (pairs * comb(count - 2, 2)))
-    return PromptMoments(
-        score=float(norms.mean()),
-        spread=spread,
-        product=product,
-        square=float((norms * z**2).mean()),
-        linear=float((norms * z).mean()),
-        gradient=gradient,
-        value=float(z.mean()),
-        variance=float(z.var(ddof=1)) if count > 1 else nan,
-        norm=norm,
-    )
+        gradient = (pairs**2 * norm - rows + same) / (pairs * comb(count - 2, 2))
+    return {
+        "score": norms.mean(-1),
+        "spread": spread,
+        "product": product,
+        "square": (norms * rewards**2).mean(-1),
+        "linear": (norms * rewards).mean(-1),
+        "gradient": gradient,
+        "value": value,
+        "variance": variance,
+        "norm": norm,
+    }

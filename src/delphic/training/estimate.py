@@ -113,6 +113,8 @@ def count_memory(policy: Policy, config: RunConfig, prompt: int) -> Memory:
     rows = min(s.batch_rows, s.prompts * s.completions)
     row = prompt + s.max_new_tokens
     tokens = max(row, min(config.train.token_budget, s.prompts * s.completions * row))
+    if config.train.statistics_every:  # scores a group in plain rows
+        tokens = max(tokens, s.completions * row)
     logits = min(LOGITS, tokens * policy.vocabulary)
     return Memory(
         weights=size,

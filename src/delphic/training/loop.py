@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from delphic.config import RunConfig, locate
 from delphic.errors import UserError
 from delphic.policy.load import load_policy, resolve
 from delphic.policy.model import Policy
+from delphic.policy.scores import check_layers
 from delphic.rollouts import Rollouts
 from delphic.statistics.informative import expected_silent_share, silent_share
 from delphic.tasks import load_rewards, make_task
@@ -26,21 +27,13 @@ from delphic.training.evaluate import Evaluation, evaluate_policy
 from delphic.training.generate import Generated, Generator, Recorded, batch_metrics
 from delphic.training.learner import LocalLearner, NonFiniteError
 from delphic.training.metrics import Meter
+from delphic.training.noise import noise_figures
 from delphic.training.outlook import Outlook
 from delphic.training.prompts import Fitting, fitting
-from delphic.training.protocols import Learner, Sampler
+from delphic.training.protocols import Display, Learner, Mute, Sampler
 from delphic.training.run_folder import RunFolder
 from delphic.training.sampler import LocalSampler
 from delphic.training.team import join, leave
-
-
-class Display(Protocol):
-    """What the loop tells whoever is watching."""
-
-    def start(self, config: RunConfig, done: int) -> None: ...
-    def step(self, row: dict[str, float], timing: dict[str, float]) -> None: ...
-    def message(self, text: str) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,10 @@ class Outcome:
 
 @dataclass
 class Parts:
-    """Everything a loop is made of; `build_parts` makes the ones of a single process."""
+    """Everything a loop is made of; `build_parts` makes the ones of a single process.
+
+    statistics: `statistics/…` of a step's rollouts, sampled by the policy as it is.
+    """
 
     config: RunConfig
     policy: Policy
@@ -62,6 +58,7 @@ class Parts:
     sampler: Sampler
     source: Generator | Recorded
     evaluate: Callable[[], Evaluation | None]
+    statistics: Callable[[Rollouts], dict[str, float]]
 
 
 def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) -> Parts:
@@ -89,7 +86,17 @@ def build_parts(config: RunConfig, folder: Path, weights: Path | None = None) ->
         source = Generator(config, task, rewards, sampler)
     else:
         source = Recorded(config, locate(config.train.offline, folder), policy.vocabulary)
-    return Parts(config, policy, learner, sampler, source, lambda: evaluate_policy(config, task, rewards, sampler))
+    if config.train.statistics_every:
+        check_layers(policy)
+    return Parts(
+        config,
+        policy,
+        learner,
+        sampler,
+        source,
+        lambda: evaluate_policy(config, task, rewards, sampler),
+        lambda rollouts: noise_figures(policy, rollouts, config, learner.optimiser.second_moments(), team),
+    )
 
 
 def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: Display) -> Outcome:
@@ -132,15 +139,6 @@ def train(config: RunConfig, output: Path, folder: Path, resume: bool, display: 
         display.close()
         run.close()
         leave()
-
-
-class Mute:
-    """The display of a process that is not the first."""
-
-    def start(self, config: RunConfig, done: int) -> None: ...
-    def step(self, row: dict[str, float], timing: dict[str, float]) -> None: ...
-    def message(self, text: str) -> None: ...
-    def close(self) -> None: ...
 
 
 @contextmanager
@@ -201,6 +199,11 @@ class Loop:
                 f"step {number}: no completion has a finite reward, so nothing was learned from rewards"
             )
         self.parts.learner.scale_learning_rate(self.outlook.rate_scale)
+        every, moment = self.config.train.statistics_every, time.perf_counter()
+        if every and number % every == 0:
+            for name, value in self.parts.statistics(rollouts).items():
+                meter.add(name, value)
+            timing.add("seconds_statistics", time.perf_counter() - moment)
         try:
             self.parts.learner.learn(rollouts, number, meter, timing)
         except NonFiniteError as error:

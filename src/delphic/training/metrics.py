@@ -76,6 +76,24 @@ METRICS: dict[str, Metric] = {
     "learning_rate": Metric("–", "Learning rate of the step's last update.", "last"),
     "value_loss": Metric("reward²", "Mean squared error of the critic before its update."),
     "version": Metric("updates", "Optimiser updates done after this step.", "last"),
+    # how good the gradient of the step is; adamw: in its own units, the gradient times 1/(√v̂ + ε)
+    "statistics/c1": Metric(
+        "gradient²", "c₁ = E‖g(x) − g‖², between prompts; every train.statistics_every steps, as all of these.", "last"
+    ),
+    "statistics/c2": Metric("gradient²", "c₂ = E[‖S‖²(Z − V)²] − E‖g(x)‖², the noise of an oracle baseline.", "last"),
+    "statistics/c3": Metric("gradient²", "c₃ = E[E‖S‖²·Var Z + ‖g(x)‖²], the noise of the group's baseline.", "last"),
+    "statistics/g_star": Metric(
+        "completions", "Best group size at the same number of completions, 1 + √(c₃/c₁); left out if infinite.", "last"
+    ),
+    "statistics/<constant>_low": Metric("–", "Lower end of the 95 % interval of each of these four.", "last"),
+    "statistics/<constant>_high": Metric("–", "Upper end.", "last"),
+    "statistics/share_between_prompts": Metric("share", "c₁'s part of the error at the step's G.", "last"),
+    "statistics/share_oracle": Metric("share", "c₂'s part.", "last"),
+    "statistics/share_baseline": Metric("share", "c₃'s part.", "last"),
+    "statistics/oracle_ratio": Metric("ratio", "Error of the gradient over that of an oracle baseline.", "last"),
+    "statistics/critical_batch": Metric(
+        "prompts", "Prompts at which noise and signal are equal; left out if infinite.", "last"
+    ),
     # evaluation on held-out problems
     "eval_accuracy": Metric("reward", "Mean reward on held-out problems, sampled at the training temperature.", "last"),
     "eval_accuracy_low": Metric("reward", "Lower end of its 95 % interval, clustered by problem.", "last"),
@@ -123,6 +141,7 @@ METRICS: dict[str, Metric] = {
 TIMING: dict[str, Metric] = {
     "seconds_sample": Metric("s", "Sampling and rewarding."),
     "seconds_score": Metric("s", "Forward passes without a gradient: reference, critic, score norms."),
+    "seconds_statistics": Metric("s", "The figures `statistics/…`, in the steps that have them."),
     "seconds_learn": Metric("s", "Forward and backward passes and the optimiser."),
     "seconds_sync": Metric("s", "Handing weights to the sampler, checking their fingerprint."),
     "seconds_evaluate": Metric("s", "Evaluation."),
@@ -169,4 +188,6 @@ def declared(name: str) -> Metric:
         return METRICS[name]
     if name.startswith("reward/"):
         return METRICS["reward/<function>"]
+    if name.startswith("statistics/"):
+        return METRICS[f"statistics/<constant>_{name.rpartition('_')[2]}"]
     return TIMING[name]

@@ -79,6 +79,15 @@ class Optimiser:
             return train.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
         return train.learning_rate
 
+    def second_moments(self) -> dict[str, torch.Tensor] | None:
+        """v̂ of adamw, bias-corrected, of every parameter; None before its first update and for sgd."""
+        out = {}
+        for name, optimiser in self.each.items():
+            for state in optimiser.state.values():
+                if "exp_avg_sq" in state:
+                    out[name] = state["exp_avg_sq"] / (1 - self.train.betas[1] ** float(state["step"]))
+        return out if len(out) == len(self.each) else None
+
     def state(self) -> dict[str, torch.Tensor]:
         """Every state tensor as `parameter/key`; a float32 copy of a parameter as `parameter/master`."""
         out = {f"{name}/master": master.detach().clone() for name, master in self.masters.items()}

@@ -1,4 +1,4 @@
-"""All that the loop knows of a sampler and a learner, so that both can live in other processes."""
+"""All that the loop knows of a sampler, a learner and a display; the first two can live in other processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from delphic.config import RunConfig
 from delphic.policy.model import Messages
 from delphic.policy.sampling import Completions
 from delphic.randomness import Purpose
@@ -39,6 +40,24 @@ class Learner(Protocol):
     def save(self, folder: Path) -> None:
         """Write weights and optimiser state into an existing folder."""
         ...
+
+
+class Display(Protocol):
+    """What the loop tells whoever is watching."""
+
+    def start(self, config: RunConfig, done: int) -> None: ...
+    def step(self, row: dict[str, float], timing: dict[str, float]) -> None: ...
+    def message(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Mute:
+    """The display of a process that is not the first."""
+
+    def start(self, config: RunConfig, done: int) -> None: ...
+    def step(self, row: dict[str, float], timing: dict[str, float]) -> None: ...
+    def message(self, text: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class Sampler(Protocol):
