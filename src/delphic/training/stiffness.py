@@ -48,7 +48,8 @@ def make_curvature(learner: LocalLearner, rollouts: Rollouts, part: Part, adam: 
     scores = PolicyScores(learner.policy, rollouts, learner.config.sampling.temperature)
 
     def batches(rows: np.ndarray) -> Iterable[np.ndarray]:
-        return micro_batches(learner.policy, rollouts, rows, train.token_budget)
+        # a second derivative keeps several times what a training step keeps
+        return micro_batches(learner.policy, rollouts, rows, max(1, train.token_budget // 4))
 
     preconditioner = adam_preconditioner(learner) if adam else None
     return Curvature(scores, learner_update(learner, rollouts), batches, part, preconditioner)
