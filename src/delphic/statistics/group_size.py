@@ -212,7 +212,7 @@ def recommend(constants: Constants, prompts: int) -> Recommendation | None:
         prompts: how many the pilot had.
     """
     star = constants.g_star
-    if prompts < FEW or not star.high <= WIDE * star.low:
+    if prompts < FEW or not np.isfinite(star.low) or not star.high <= WIDE * star.low:
         return None
     low, high = flat_range((max(constants.c1.value, 0.0), constants.c2.value, constants.c3.value))
     powers = [2**k for k in range(1, 13) if low <= 2**k <= high]
