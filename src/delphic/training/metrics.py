@@ -119,12 +119,12 @@ METRICS: dict[str, Metric] = {
     "forecast_step_95_high": Metric("steps", "Upper end.", "last"),
     "stability_margin": Metric(
         "ratio",
-        "Largest stable learning rate over the present one. Not certified: an upper bound, from the reward's decay rate.",
+        "Largest stable learning rate over the present one: at the upper end of a measured K, or, not certified, an upper bound from the reward's decay rate.",
         "last",
     ),
-    "stability_margin_low": Metric("ratio", "The same at the upper end of a measured K; certified only.", "last"),
+    "stability_margin_high": Metric("ratio", "The same at the lower end of a measured K; certified only.", "last"),
     "stability_certified": Metric("0/1", "1: K was measured (stability.json in the run's folder).", "last"),
-    "stability_stiffness": Metric("–", "K that the margin stands on.", "last"),
+    "stability_stiffness": Metric("–", "K that the margin stands on, of one optimiser update.", "last"),
     "stability_regime": Metric(
         "code", "0 overdamped, 1 oscillatory, 2 unstable: of the measured K, else of the reward curve.", "last"
     ),

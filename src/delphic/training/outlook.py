@@ -17,10 +17,9 @@ import numpy as np
 from delphic.config import RunConfig
 from delphic.dynamics.forecast import FEWEST, Forecast, forecast
 from delphic.dynamics.stability import Lag, dominant_mode, exact_limit, gain_from_decay, gain_from_swing
-from delphic.errors import UserError
+from delphic.runs.measured import read_measured
 from delphic.training.lag import Schedule
 from delphic.training.metrics import REGIMES
-from delphic.training.run_folder import read_json
 
 MEASURED = "stability.json"
 OVERSHOOT = 0.1  # share of the way that a curve must swing past its plateau to be called oscillatory
@@ -103,13 +102,10 @@ class Outlook:
         values = np.array(self._rewards)
         limits = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else None
         found = forecast(np.array(self._steps), values, self.train.steps, limits=limits)
-        out, news = _forecast_figures(found), []
+        out, news = _forecast_figures(found), list[str]()
         rate = row.get("learning_rate", 0.0)
-        measured, problem = _measured(self.folder / MEASURED)
-        if problem:
-            news.append(problem)
         if rate > 0:
-            out |= self._stability(found, rate, measured)
+            out |= self._stability(found, rate)
         if self.train.stop_at_plateau > 0:
             reached = plateau_reached(found, self.train.stop_at_plateau)
             out["plateau_reached"] = float(reached)
@@ -133,16 +129,17 @@ class Outlook:
             averaged=adam,
         )
 
-    def _stability(self, found: Forecast, rate: float, measured: tuple[float, float] | None) -> dict[str, float]:
-        """Margin and regime: of a measured K, else of the K that the reward curve shows."""
+    def _stability(self, found: Forecast, rate: float) -> dict[str, float]:
+        """Margin and regime: of a measured K's upper end, else of the K that the reward curve shows."""
         lag = self.lag(self.schedule.interval)
         limit = exact_limit(lag)  # of η·K
-        if measured is not None:
-            stiffness, high = measured
+        measured = read_measured(self.folder)
+        if measured is not None and measured["certified"]:  # of a step's updates taken as one
+            low, stiffness = (measured[end] / self.train.updates_per_step for end in ("low", "high"))
             mode = dominant_mode(rate, replace(lag, stiffness=stiffness))
             return {
                 "stability_margin": limit / (rate * stiffness),
-                "stability_margin_low": limit / (rate * high),
+                "stability_margin_high": limit / (rate * low),
                 "stability_certified": 1.0,
                 "stability_stiffness": stiffness,
                 "stability_regime": float(REGIMES.index(mode.regime)),
@@ -232,19 +229,3 @@ def fitted_gain(found: Forecast, lag: Lag, updates: int) -> float | None:
     period = dominant_mode(gain, replace(lag, averaged=False)).period
     own = 2 * math.pi * updates / frequency
     return gain if period is not None and own / 2 < period < own * 2 else None
-
-
-def _measured(path: Path) -> tuple[tuple[float, float] | None, str]:
-    """(K, upper end of its interval) where a certified measurement lies in the folder, and what is wrong with it else."""
-    if not path.exists():
-        return None, ""
-    try:
-        content = read_json(path)
-        if not content["certified"]:
-            return None, ""
-        value, high = float(content["stiffness"]["value"]), float(content["stiffness"]["high"])
-    except (UserError, KeyError, TypeError, ValueError):
-        return None, f"{path} cannot be read as a measured stiffness; the margin is not certified"
-    if not 0 < value <= high < math.inf:
-        return None, f"{path}: the stiffness must be positive and inside its interval; the margin is not certified"
-    return (value, high), ""
