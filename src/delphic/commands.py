@@ -310,7 +310,7 @@ def run_rewards(path: Path, as_json: bool) -> int:
     return 0
 
 
-STUDIES = ("ustat",)
+STUDIES = ("ustat", "dynamics")
 
 
 def run_reproduce(options: argparse.Namespace) -> int:
@@ -320,9 +320,17 @@ def run_reproduce(options: argparse.Namespace) -> int:
         raise UserError(f'reproduce: there is no study "{options.study}"{nearest(options.study, STUDIES)}')
     from delphic.report.study import StudyProgress, print_claims
     from delphic.reproduce.study import run_study
-    from delphic.reproduce.ustat import ustat
 
-    study = ustat(options.model, options.task)
+    if options.study == "dynamics":
+        if options.model is not None or options.task is not None:
+            raise UserError("reproduce: dynamics is about bandits; leave out --model and --task")
+        from delphic.reproduce.dynamics import dynamics
+
+        study = dynamics()
+    else:
+        from delphic.reproduce.ustat import ustat
+
+        study = ustat(options.model, options.task)
     own = "" if options.model is None and options.task is None else "-own"
     folder = options.to or Path("runs/reproduce") / f"{study.name}{own}"
     progress = StudyProgress([part.name for part in study.parts])

@@ -1,5 +1,5 @@
 """Are forecasts to be trusted? Curves that follow a law, and bandit runs that follow none (no KL anchor, mixed difficulty,
-Adam or SGD), each cut at a share of its steps and compared with what came."""
+Adam or SGD), each cut half-way and compared with what came."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delphic.reproduce.claims import Claim, Outcome, Part, Verdict
 
 STEPS = 240
 REPLICAS = 2  # runs of one bandit that differ in their draws alone
-SHARES = (0.25, 0.5, 0.75)
+HALF = 0.5
 
 
 def ar1(rng: np.random.Generator, n: int, deviation: float, correlation: float) -> np.ndarray:
@@ -85,7 +85,7 @@ def _verdict(row: dict[str, Any]) -> Verdict:
 
 
 def _claim(name: str, rows: list[dict[str, Any]]) -> Claim:
-    half = next(row for row in rows if row["at"] == 0.5)
+    half = next(row for row in rows if row["at"] == HALF)
     return Claim(
         f"{name}: the 95 % interval of the last tenth, foretold half-way, covers it in 90 to 98 %, and at least half are answered",
         "stated here",
@@ -97,26 +97,20 @@ def _claim(name: str, rows: list[dict[str, Any]]) -> Claim:
 
 
 def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
-    """500 curves and 500 runs, about 12 minutes on one core; quick: 20 and 20."""
+    """500 curves and 500 runs, foretold half-way; about 5 minutes on one core; quick: 20 and 20."""
     count = 20 if quick else 500
-    shares = (0.5,) if quick else SHARES
     rng = np.random.default_rng(20)
     t = np.arange(1, STEPS + 1)
     laws: list[Trial] = []
     for i in range(count):
         name, y = law_curve(rng)
-        laws += [trial(name, "laws", t, y, at) for at in shares]
+        laws.append(trial(name, "laws", t, y, HALF))
         if (i + 1) % 50 == 0:
             note(f"laws: {i + 1} of {count}")
     runs: list[Trial] = []
     for i in range(0, count, REPLICAS):
         name, curves = bandit_curves(rng, i)
-        runs += [
-            trial(name, "bandits", t, y, at, (0.0, 1.0))
-            for y in curves
-            for at in shares
-            if np.ptp(y[: int(at * STEPS)]) > 0
-        ]
+        runs += [trial(name, "bandits", t, y, HALF, (0.0, 1.0)) for y in curves if np.ptp(y[: STEPS // 2]) > 0]
         if (i + REPLICAS) % 50 == 0:
             note(f"bandit runs: {i + REPLICAS} of {count}")
     tables = {"curves that follow a law": summarise(laws), "bandit runs, which follow none": summarise(runs)}
@@ -125,7 +119,7 @@ def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
         {"kind": name} | row
         for trials in (laws, runs)
         for name in sorted({x.name for x in trials})
-        for row in summarise([x for x in trials if x.name == name and x.at == 0.5])
+        for row in summarise([x for x in trials if x.name == name])
     ]
     return Outcome(claims, {**tables, "half-way, by kind": by_kind})
 

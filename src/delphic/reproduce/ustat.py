@@ -18,6 +18,8 @@ USTAT = [  # module:part, in the order of the report
     "delphic.reproduce.scaling:SCALING",
     "delphic.reproduce.sweep:RECOMMENDED",
     "delphic.reproduce.sweep:SWEEP",
+    "delphic.reproduce.advice:PART",
+    "delphic.reproduce.gap:PART",
 ]
 
 ABOUT = (
