@@ -318,7 +318,11 @@ def reproduce(arguments: Sequence[str]) -> int:
         description="Run a paper's experiments and say of each claim what was measured and whether it holds. "
         "A study that was stopped goes on where it was.",
     )
-    parser.add_argument("study", metavar="STUDY", help="ustat: the gradient is a U-statistic (arXiv 2603.01162); dynamics: training is a damped oscillator (2606.30789)")
+    parser.add_argument(
+        "study",
+        metavar="STUDY",
+        help="ustat: the gradient is a U-statistic (arXiv 2603.01162); dynamics: training is a damped oscillator (2606.30789)",
+    )
     parser.add_argument("--model", metavar="M", help="the errors of this model instead of the built-in one's")
     parser.add_argument(
         "--task", metavar="T", help="arithmetic, or a config.toml whose model, task and sampling are used"

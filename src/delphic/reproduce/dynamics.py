@@ -17,7 +17,10 @@ ABOUT = (
 STATED = {
     "arXiv 2606.30789 (the paper)": [
         {"claim": "stability", "stated": "unstable from ηK·K_ref = 1 − μ, oscillating from .414 of it"},
-        {"claim": "noise", "stated": "stationary variance ∝ 1/G, plateau independent of G; its second version concedes a residue"},
+        {
+            "claim": "noise",
+            "stated": "stationary variance ∝ 1/G, plateau independent of G; its second version concedes a residue",
+        },
         {"claim": "laws", "stated": "a three-phase law fits reward curves better than a single exponential"},
     ]
 }

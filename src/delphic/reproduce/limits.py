@@ -115,12 +115,20 @@ def variance_rows(world: World, lags: list[Lag], replicas: int, steps: int) -> l
         one = train(world.bandit, world.plan(Optimiser(rate=rate)), start, 1, 100 + seed, reference=world.reference)
         spread = float(((one.last - world.point) @ world.top).var())
         plan = world.plan(Optimiser(rate=rate, momentum=lag.momentum), lag)
-        trace = train(world.bandit, plan, start, steps, seed, every=steps // 20, keep_theta=True, reference=world.reference)
+        trace = train(
+            world.bandit, plan, start, steps, seed, every=steps // 20, keep_theta=True, reference=world.reference
+        )
         assert trace.theta is not None
         late = (trace.theta[10:] - world.point) @ world.top
         measured, formula = float((late**2).mean()), stationary_variance(rate, lag, spread)
         rows.append(
-            {"K_ref": lag.largest, "μ": lag.momentum, "ηK": rate * lag.stiffness, "measured": measured, "formula": formula}
+            {
+                "K_ref": lag.largest,
+                "μ": lag.momentum,
+                "ηK": rate * lag.stiffness,
+                "measured": measured,
+                "formula": formula,
+            }
             | {"ratio": measured / formula}
         )
     return rows
@@ -134,7 +142,9 @@ def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
     lags = [Lag(1, n, mu, K) for n in sizes for mu in momenta]
     lags += [Lag(m + 1, 0, mu, K) for m in sizes for mu in momenta]
     rows = limit_rows(world, lags, 600 if quick else 1500, note)
-    spread = variance_rows(world, [Lag(1, 0, 0.0, K), Lag(1, 4, 0.5, K), Lag(5, 0, 0.0, K)], 300 if quick else 3000, 1000)
+    spread = variance_rows(
+        world, [Lag(1, 0, 0.0, K), Lag(1, 4, 0.5, K), Lag(5, 0, 0.0, K)], 300 if quick else 3000, 1000
+    )
     apart = max(abs(row["found by running"] / row["exact"] - 1) for row in rows)
     safe = min(row["exact"] / row["closed form"] for row in rows)
     off = [row for row in rows if row["found by running"] < 0.97 * row["closed form"]]
