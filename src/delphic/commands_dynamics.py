@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -253,11 +255,14 @@ def run_backtest(options: argparse.Namespace) -> int:
     if not options.folder.is_dir():
         raise UserError(f"backtest: {options.folder} is no folder")
     trials, left_out = [], []
-    paths = sorted(p for p in options.folder.rglob("*") if p.suffix in (".jsonl", ".csv"))
+    listed = _manifest(options.folder)
+    known = {".jsonl", ".csv", ".log", ".txt", ".json"}
+    paths = sorted(p for p in options.folder.rglob("*") if p.suffix in known and p.name != "MANIFEST.csv")
     console = Console(stderr=True)
     for path in track(paths, "forecasts", console=console, transient=True, disable=not console.is_terminal):
+        pool, metric = listed.get(path.name, (str(path.parent), None))
         try:
-            series = read_series(path, options.metric)
+            series = read_series(path, options.metric or metric)
         except UserError as error:
             left_out.append(str(error))
             continue
@@ -267,9 +272,7 @@ def run_backtest(options: argparse.Namespace) -> int:
             )
             continue
         limits = (0.0, 1.0) if series.values.min() >= 0 and series.values.max() <= 1 else None
-        trials += [
-            trial(str(path), str(path.parent), series.steps, series.values, at, limits) for at in (0.25, 0.5, 0.75)
-        ]
+        trials += [trial(str(path), pool, series.steps, series.values, at, limits) for at in (0.25, 0.5, 0.75)]
     if not trials:
         raise UserError(
             f"backtest: no run in {options.folder} could be read" + (f" ({left_out[0]})" if left_out else "")
@@ -286,3 +289,16 @@ def run_backtest(options: argparse.Namespace) -> int:
     result = {"summary": summarise(trials), "trials": rows, "left_out": left_out}
     print(json.dumps(result, allow_nan=False)) if options.json else print_backtest(result)
     return 0
+
+
+def _manifest(folder: Path) -> dict[str, tuple[str, str]]:
+    """Pool and metric of the files that a MANIFEST.csv there lists (columns file, repo, reward_key)."""
+    path = folder / "MANIFEST.csv"
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    missing = [name for name in ("file", "repo", "reward_key") if rows and name not in rows[0]]
+    if missing:
+        raise UserError(f"{path}: no column {missing[0]}; file, repo and reward_key say what each file is")
+    return {row["file"]: (row["repo"], row["reward_key"]) for row in rows}

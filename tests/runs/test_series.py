@@ -47,6 +47,23 @@ def test_gaps_repeats_and_missing_values(tmp_path: Path) -> None:
     assert series.last_tenth() == pytest.approx(0.7)
 
 
+def test_nested_rows_a_trainers_state_and_console_lines(tmp_path: Path) -> None:
+    nested = log(tmp_path / "a.jsonl", [{"step": s, "data": {"critic/score/mean": s / 10}} for s in (1, 2)])
+    assert read_series(nested).values.tolist() == [0.1, 0.2]
+    state = tmp_path / "trainer_state.json"
+    state.write_text(
+        json.dumps({"log_history": [{"step": 1, "reward": 0.5}, {"step": 1, "eval_loss": 2}, {"step": 2, "reward": 1}]})
+    )
+    assert read_series(state).values.tolist() == [0.5, 1.0]
+    console = tmp_path / "run.log"
+    console.write_text(
+        "loading training/global_step:9 - x\n(pid=1) step:1 - critic/score/mean:np.float64(0.25) - actor/lr:1e-06\n"
+        "step:2 - critic/score/mean:-0.5 - actor/kl:nan\n"
+    )
+    assert read_series(console).values.tolist() == [0.25, -0.5]
+    assert read_series(console, "actor/lr").values.tolist() == [1e-6]
+
+
 def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     path = log(tmp_path / "a.jsonl", [{"step": s, "reward": s} for s in range(3)])
     path.write_text(path.read_text() + '{"step": 3, "rew')
@@ -61,7 +78,7 @@ def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
         ("a.jsonl", "", "no rows"),
         ("a.jsonl", "hello\n", "line 1 is no JSON object"),
         ("a.jsonl", '{"step": 1, "reward": "high"}\n', "holds no numbers"),
-        ("a.txt", "x", "a run folder, a .jsonl or a .csv file is read"),
+        ("a.bin", "x", "a run folder, a .jsonl, .csv, .json or .log file is read"),
         ("a.csv", "", "cannot be read as CSV"),
     ],
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import polars as pl
 
 from delphic.errors import UserError, nearest
 
+CONSOLE_STEP = re.compile(r"(?<![\w/])step:(\d+) - ")
+CONSOLE_PAIR = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?[\d.]+(?:e[+-]?\d+)?)")
 STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step")
 METRICS = ("reward_mean", "reward", "reward/mean", "critic/score/mean", "critic/rewards/mean", "env/all/reward/total")
 
@@ -90,25 +93,54 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             raise UserError(f"{file}: cannot be read as CSV ({str(error).splitlines()[0]})") from None
         yield from table.iter_rows(named=True)
         return
-    if file.suffix not in (".jsonl", ".ndjson", ".json"):
-        raise UserError(f"{file}: a run folder, a .jsonl or a .csv file is read")
+    if file.suffix not in (".jsonl", ".ndjson", ".json", ".log", ".txt"):
+        raise UserError(f"{file}: a run folder, a .jsonl, .csv, .json or .log file is read")
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    if number == 1:
-                        raise UserError(f"{file}: line 1 is no JSON object") from None
-                    continue  # a line that was cut off
-                if isinstance(row, dict):
-                    yield row
+            if file.suffix == ".json":
+                yield from _history(file, lines.read())
+            elif file.suffix in (".log", ".txt"):
+                yield from filter(None, map(_console, lines))
+            else:
+                yield from _objects(file, lines)
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None
+
+
+def _objects(file: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """One JSON object a line; {"step": …, "data": {…}} is one row."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            if number == 1:
+                raise UserError(f"{file}: line 1 is no JSON object") from None
+            continue  # a line that was cut off
+        if isinstance(row, dict):
+            inner = row.get("data")
+            yield {**row, **inner} if isinstance(inner, dict) else row
+
+
+def _history(file: Path, text: str) -> list[dict[str, Any]]:
+    """The log_history of a trainer_state.json."""
+    try:
+        rows = json.loads(text)["log_history"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{file}: no JSON with a log_history") from None
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _console(line: str) -> dict[str, Any] | None:
+    """A line such as `step:59 - critic/score/mean:np.float64(0.5) - …`."""
+    found = CONSOLE_STEP.search(line)
+    if found is None:
+        return None
+    pairs = CONSOLE_PAIR.findall(line[found.end() :])
+    return {"step": int(found[1]), **{key: value for key, value in pairs}}
 
 
 def _number(value: Any) -> float:
