@@ -1,7 +1,7 @@
 """Where a reward curve is heading: laws averaged, an interval that has been tested, and a refusal where the data do not say.
 
 The forecast is a set of draws: a law by its AICc weight, a shape from its posterior, R₀ and R∞ given both, and how far runs
-stray from every law (INFLATE, chosen once so that intervals cover on simulated runs that follow none; `docs/forecast.md`).
+stray from every law (INFLATE and DRIFT, chosen once so that intervals cover on simulated runs that follow none; `docs/forecast.md`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from delphic.dynamics.fitting import Curve, LawFit, Level, Noise, fit_all, fit_jump, fit_level, make_curve
 
 DRAWS = 4000
+DRIFT = 0.05  # standard deviation of what else may come over as many steps again, as a share of the rise so far
 INFLATE = 0.35  # standard deviation of what a run adds to the change that the laws foresee, as a share of it
 FEWEST = 12  # points below which nothing is fitted
 WIDEST = 0.6  # width of an answer's interval, of the reward's own scale
@@ -184,6 +185,11 @@ def _draw(
     plateau = plateau + stray * (plateau - level_now)
     band = path[:, len(ahead) : k]
     band = band + stray[:, None] * (band - level_now[:, None]) * (line > now)
+    # what no law foresees, such as hard prompts that wake late; `gain` is what the laws foresee, and is left without it
+    drift = DRIFT * float(np.quantile(curve.y, 0.98) - np.quantile(curve.y, 0.02)) * rng.standard_normal(len(path))
+    final = final + drift * max(0.95 * last - now, 0) / now
+    plateau = plateau + drift * max(last - now, 0) / now
+    band = band + drift[:, None] * np.maximum(line - now, 0) / now
     clip = lambda x: np.clip(x, *limits)  # noqa: E731
     return _Draws(clip(final), clip(plateau), reach, line, clip(band), level_now, gain)
 
