@@ -95,14 +95,15 @@ def probe(run: Path, checkpoint: Path, config: RunConfig, options: argparse.Name
     }
     result |= judge(result)
     if options.steps >= 2:
-        response = step_response(config, Path(), checkpoint, look.direction, options.steps, options.factor, say)
-        result["response"] = {"factor": options.factor, "steps": options.steps, **asdict(response)}
+        response, reward = step_response(config, Path(), checkpoint, look.direction, options.steps, options.factor, say)
+        about = {"factor": options.factor, "steps": options.steps, "reward_change": asdict(reward)}
+        result["response"] = {**about, **asdict(response)}
     return result
 
 
 def judge(result: dict[str, Any]) -> dict[str, Any]:
     """Limits at both ends of the interval. A K that is too large gives limits that are too low: so the upper end certifies
-    that a rate is stable, even where K itself is not certified."""
+    that the expected update is stable at a rate, even where K itself is not certified. Noise is another matter."""
     from delphic.dynamics.stability import Lag
 
     rate, ends = result["learning_rate"], {}

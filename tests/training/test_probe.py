@@ -108,6 +108,7 @@ def test_probe_writes_stability_and_leaves_the_run_alone(finished: Path, capsys:
     assert (found["step"], found["prompts"], found["completions"]) == (3, 6, 4)
     assert found["low"] <= found["confirmed"] <= found["stiffness"] * 1.02 <= found["high"] * 1.02
     assert found["verdict"] in ("stable", "unstable", "cannot tell")
+    assert found["response"]["reward_change"]["low"] < found["response"]["reward_change"]["high"]
     assert found["response"]["low"] <= found["response"]["high"]
     assert main(["probe", str(finished / "checkpoints" / "step_000003"), "--prompts", "4", "--steps", "0"]) == 0
     assert "top eigenvalue of the update's derivative" in " ".join(capsys.readouterr().out.split())

@@ -58,6 +58,9 @@ def print_stability(result: dict[str, Any]) -> None:
         console.print(f"· {note}")
 
 
+VERDICTS = {"stable": "stable", "unstable": "unstable", "cannot tell": "stable or not, the interval does not tell"}
+
+
 def print_probe(result: dict[str, Any]) -> None:
     console = Console(highlight=False, markup=False)
     what = "delayed part of the update's derivative" if result["part"] == "delayed" else "update's derivative"
@@ -73,9 +76,17 @@ def print_probe(result: dict[str, Any]) -> None:
         console.print(f"K cannot be certified from {result['prompts']} prompts: its ends differ by more than 2{more}")
     margins = [result[key] for key in ("margin", "margin_at_low")]
     between = " – ".join("none" if m is None else f"{m:.3g} ×" for m in margins)
-    console.print(f"learning rate {result['learning_rate']:g}: {result['verdict']}; limit {between} the learning rate")
+    console.print(
+        f"learning rate {result['learning_rate']:g}: the expected update is {VERDICTS[result['verdict']]}; its limit {between} the learning rate"
+    )
     if result["response"] is not None:
-        console.print(f"step response: {result['response']['sentence']}")
+        response = result["response"]
+        change = response["reward_change"]
+        console.print(
+            f"{response['factor']:g} × the rate for {response['steps']} steps: reward {change['value']:+.3f} "
+            f"({change['low']:+.3f} – {change['high']:+.3f}) against the run's own rate"
+        )
+        console.print(f"step response: {response['sentence']}")
     for note in result["notes"]:
         console.print(f"· {note}")
     console.print(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from delphic.config import RunConfig
-from delphic.dynamics.response import Branch, Response, fit_response
+from delphic.dynamics.response import Branch, Change, Response, fit_response, reward_change
 from delphic.errors import UserError
 from delphic.policy.curvature import Curvature, Part, Stiffness, measure_stiffness
 from delphic.randomness import Purpose, stream
@@ -72,28 +72,32 @@ def step_response(
     steps: int,
     factor: float,
     say: Callable[[str], None],
-) -> Response:
-    """A few steps at the run's learning rate and at `factor` times it, each from the checkpoint, with fresh rollouts of the
+) -> tuple[Response, Change]:
+    """(the gain, what the raised rate does to the reward): a few steps at the run's learning rate and at `factor` times it, each from the checkpoint, with fresh rollouts of the
     policy as it is (the lag enters by the exact limits instead); the update's component along `direction` is followed."""
-    branches = []
+    branches, rewards = [], []
     for number, raised in enumerate((1.0, factor)):
         train = config.train.model_copy(
             update={"learning_rate": config.train.learning_rate * raised, "schedule": "constant", "warmup_steps": 0}
         )
         parts = _parts(config.model_copy(update={"train": train}), folder, checkpoint)
         learner = _learner(parts)
-        values = []
+        values, earned = [], []
         for step in range(1, steps + 1):
             say(f"step {step} of {steps} at {raised:g} × the learning rate")
             parts.sampler.sync(learner)
             batch = _sample(parts, config.sampling.prompts, config.sampling.completions, number * steps + step)
             curvature: Curvature = make_curvature(learner, batch, "delayed", adam=False)
             values.append(curvature.slopes(direction, np.arange(curvature.update.prompts)))
+            finite, ids = np.isfinite(batch.reward), curvature.update.prompt
+            seen = np.bincount(ids, finite)
+            earned.append(np.bincount(ids, np.where(finite, batch.reward, 0.0))[seen > 0] / seen[seen > 0])
             learner.learn(batch, step, Meter(), Meter())
         branches.append(Branch(raised, values))
+        rewards.append(earned)
     adam = config.train.optimizer == "adamw"
     momentum = config.train.betas[0] if adam else config.train.momentum
-    return fit_response(branches, momentum, adam, seed=config.seed)
+    return fit_response(branches, momentum, adam, seed=config.seed), reward_change(*rewards)
 
 
 def clip_factor(rows: list[dict[str, float]], config: RunConfig) -> float | None:
