@@ -91,7 +91,7 @@ def test_trls_own_objective_through_the_plugin_is_trl_step_by_step(
     assert history(plugin, "reward") == pytest.approx(history(own, "reward"), abs=1e-6)
     assert history(plugin, "grad_norm") == pytest.approx(history(own, "grad_norm"), rel=1e-4)
     assert max(history(own, "grad_norm")) > 0
-    assert float((weights(plugin) - weights(own)).abs().max()) < 1e-6
+    assert float((weights(plugin) - weights(own)).abs().max()) < 2e-6  # float32 rounding, through Adam: 1.0e-6 was seen
 
 
 @pytest.mark.parametrize(
