@@ -174,7 +174,8 @@ class _Record:
                 if len(output) == 1:  # positions: the same for all rows, whose gradients must not mix
                     output = output.expand(self.count, *output.shape[1:])
 
-            seen = output.detach()  # a hook that holds its own tensor would keep the graph for ever
+            # what a hook holds stays in memory: its own tensor would keep the graph for ever
+            seen = output.detach() if isinstance(module, nn.Embedding) else None
 
             def arrived(gradient: torch.Tensor) -> None:
                 self._arrive(module, own, inputs, seen, gradient.detach())
@@ -193,7 +194,7 @@ class _Record:
         module: nn.Module,
         own: Mapping[str, nn.Parameter],
         inputs: torch.Tensor,
-        output: torch.Tensor,
+        output: torch.Tensor | None,
         gradient: torch.Tensor,
     ) -> None:
         weight, bias = own.get("weight"), own.get("bias")
@@ -231,12 +232,12 @@ class _Record:
         module: nn.Module,
         weight: torch.Tensor,
         inputs: torch.Tensor,
-        output: torch.Tensor,
+        output: torch.Tensor | None,
         gradient: torch.Tensor,
     ) -> Outer:
         owner, each = self._owner(gradient.shape[:-1])
         right = gradient.reshape(-1, gradient.shape[-1])
-        if isinstance(module, nn.Embedding):
+        if output is not None:  # an embedding's
             ids = inputs.expand(gradient.shape[:-1]).reshape(-1)
             return Outer(ids, right * _embedding_scale(weight, inputs, output), owner, each)
         values = inputs.reshape(-1, inputs.shape[-1])
