@@ -90,7 +90,9 @@ class Bandit:
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         """[..., D] ∇J = (1/P) Σ_x Σ_k π (r − V) ∇ log π"""
-        return self.goal_gradient(theta, theta, 0.0, False)
+        p = self.probabilities(theta)
+        value = (p * self.rewards).sum(-1, keepdims=True)
+        return self.pull(p * (self.rewards - value) / len(self.rewards), p)
 
     def kl(self, theta: np.ndarray, other: np.ndarray) -> np.ndarray:
         """[...] mean over prompts of KL(π_θ‖π_other), nats"""
@@ -107,30 +109,19 @@ class Bandit:
         own = log_softmax(self.logits(theta), axis=-1)
         return np.exp(own), own - log_softmax(self.logits(other), axis=-1)
 
-    def goal(self, theta: np.ndarray, reference: np.ndarray, weight: float = 0.0, angle: bool = False) -> np.ndarray:
-        """[...] J − weight · KL(π‖π_reference). angle: E[2 arcsin √V] in place of J, what std-normalised steps ascend when
-        rewards are binary and groups infinite (theory section 1)."""
-        value = self.values(theta)
-        worth = 2 * np.arcsin(np.sqrt(np.clip(value, 0, 1))) if angle else value
-        return worth.mean(-1) - (weight * self.kl(theta, reference) if weight > 0 else 0.0)
+    def goal(self, theta: np.ndarray, reference: np.ndarray, weight: float) -> np.ndarray:
+        """[...] J − weight · KL(π‖π_reference)"""
+        return self.expected_reward(theta) - (weight * self.kl(theta, reference) if weight > 0 else 0.0)
 
-    def goal_gradient(self, theta: np.ndarray, reference: np.ndarray, weight: float, angle: bool) -> np.ndarray:
-        """[..., D] ∇_θ of `goal`"""
-        p = self.probabilities(theta)
-        value = (p * self.rewards).sum(-1, keepdims=True)
-        slope = 1 / np.sqrt(np.maximum(value * (1 - value), 1e-12)) if angle else 1.0
-        climb = self.pull(p * (self.rewards - value) * slope / len(self.rewards), p)
-        return climb - (weight * self.kl_gradient(theta, reference) if weight > 0 else 0.0)
-
-    def best(self, start: np.ndarray, weight: float = 0.0, angle: bool = False) -> float:
+    def best(self, start: np.ndarray, weight: float = 0.0) -> float:
         """sup of `goal` around `start` [D], as far as a quasi-Newton ascent from there gets (1,000 iterations).
 
         Without a weight the supremum may lie at infinity.
         """
         found = minimize(
-            lambda t: -float(self.goal(t, start, weight, angle)),
+            lambda t: -float(self.goal(t, start, weight)),
             start,
-            jac=lambda t: -self.goal_gradient(t, start, weight, angle),
+            jac=lambda t: weight * self.kl_gradient(t, start) - self.gradient(t),
             method="L-BFGS-B",
             options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-9},
         )
