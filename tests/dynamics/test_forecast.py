@@ -101,13 +101,13 @@ def law_curve(rng: np.random.Generator, steps: int = 200) -> np.ndarray:
 
 
 def test_intervals_cover_the_end_of_runs_that_follow_a_law() -> None:
-    """40 curves; with a true coverage of .94 or more this fails with chance below 1e-2 for these seeds (binomial)."""
+    """24 curves; with a true coverage of .94 or more this fails with chance below 1e-2 for these seeds (binomial)."""
     rng = np.random.default_rng(3)
     steps = np.arange(1, 201)
-    trials = [trial(str(i), "laws", steps, law_curve(rng), 0.5) for i in range(40)]
+    trials = [trial(str(i), "laws", steps, law_curve(rng), 0.5) for i in range(24)]
     (row,) = summarise(trials)
-    assert row["answered"] >= 20
-    assert row["coverage"] >= 0.85
+    assert row["answered"] >= 12
+    assert row["coverage"] >= 0.8
     assert row["median_error"] < row["median_error_last_value"]
 
 
