@@ -86,9 +86,9 @@ def forecast(
     origin = float(np.min(steps)) - 1
     answer = replace(_answer(curve, laws, draws, level, limits, scale, origin), decay=_decay(fits, wander, level))
     jump = fit_jump(curve, noise)
-    if jump is None or jump.aicc > laws[0]["aicc"] + 2:
+    if jump is None or jump.aicc > laws[0]["aicc"] - 1.5:
         return answer
-    text = f"the reward jumped from {jump.before:.3g} to {jump.after:.3g} at step {jump.t + origin:g}, which no law of learning does"
+    text = f"the reward jumped from {jump.before:.3g} to {jump.after:.3g} at step {jump.t + origin:g}, as a change of data, reward or settings does"
     return replace(answer, jump=jump.t + origin, advice=f"{text}; {answer.advice}" if answer.advice else text)
 
 
