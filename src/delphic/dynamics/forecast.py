@@ -86,10 +86,15 @@ def forecast(
     origin = float(np.min(steps)) - 1
     answer = replace(_answer(curve, laws, draws, level, limits, scale, origin), decay=_decay(fits, wander, level))
     jump = fit_jump(curve, noise)
-    if jump is None or jump.aicc > laws[0]["aicc"] - 1.5:
+    if jump is None or jump.aicc > min(f.aicc for f in fits if not _abrupt(f, curve)) - 6:
         return answer
     text = f"the reward jumped from {jump.before:.3g} to {jump.after:.3g} at step {jump.t + origin:g}, as a change of data, reward or settings does"
     return replace(answer, jump=jump.t + origin, advice=f"{text}; {answer.advice}" if answer.advice else text)
+
+
+def _abrupt(fit: LawFit, curve: Curve) -> bool:
+    """A logistic that goes from a tenth to nine tenths (4.4 widths) within three points: a jump by another name."""
+    return fit.law.name == "logistic" and 4.4 * fit.parameters["width"] < 3 * float(np.median(np.diff(curve.t)))
 
 
 def _rank(fits: list[LawFit], wander: Level) -> tuple[list[dict[str, Any]], np.ndarray]:
