@@ -14,7 +14,7 @@ import numpy as np
 from delphic.dynamics.fitting import Curve, LawFit, Level, Noise, fit_all, fit_jump, fit_level, make_curve
 
 DRAWS = 4000
-DRIFT = 0.05  # standard deviation of what else may come over as many steps again, as a share of the rise so far
+DRIFT = 0.035  # standard deviation of what else may come over as many steps again, as a share of the rise so far
 INFLATE = 0.35  # standard deviation of what a run adds to the change that the laws foresee, as a share of it
 FEWEST = 12  # points below which nothing is fitted
 WIDEST = 0.6  # width of an answer's interval, of the reward's own scale

@@ -99,7 +99,7 @@ def _claim(name: str, rows: list[dict[str, Any]]) -> Claim:
 def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
     """500 curves and 500 runs, foretold half-way; about 5 minutes on one core; quick: 20 and 20."""
     count = 20 if quick else 500
-    rng = np.random.default_rng(20)
+    rng = np.random.default_rng(21)  # not the curves that the constants were chosen on
     t = np.arange(1, STEPS + 1)
     laws: list[Trial] = []
     for i in range(count):
