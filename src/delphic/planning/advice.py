@@ -32,7 +32,7 @@ MOMENTS = {
     "checkpoint": "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ as in the model's checkpoint.",
     "pilot": (
         "The error is that of Adam's step: of the gradient times 1/(√v̂ + ε), v̂ estimated from the pilot itself for a batch "
-        "of the config's size; G* moves little by that, but c2 is overstated."
+        "of the config's size; G* moves little by that, but c2 may be off."
     ),
     None: "Adam rescales the gradient; the error here is in the gradient's own units.",
 }
