@@ -121,6 +121,7 @@ def test_the_recommendation_is_a_power_of_two_near_the_best() -> None:
     assert (narrow.completions, narrow.low, narrow.high) == (3, 3, 3), "no power of two loses less than 2 %"
     assert recommend(sure(1.0, 120.0, 121.0, wide=4.1), 64) is None
     assert recommend(sure(1.0, 120.0, 121.0), 15) is None
+    assert recommend(sure(0.0, 120.0, 121.0), 64) is None, "an interval that is infinite at both ends"
 
 
 def test_prompts_that_do_not_differ_have_no_largest_group() -> None:

@@ -9,6 +9,7 @@ to get there). The regret is the mean over the last tenth of the run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +77,11 @@ QUICK = Size((12,), ORDERS[:1], (2, 12, 96), 20, 4, 16, 50, 200)
 
 def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
     """The part's outcome; tables "pilots", "cells", "group sizes"."""
-    return study(QUICK if quick else Size(), note)
+    return study(QUICK if quick else Size(), folder, note)
 
 
-def study(size: Size, note: Callable[[str], None]) -> Outcome:
+def study(size: Size, folder: Path, note: Callable[[str], None]) -> Outcome:
+    """Cells that were finished before, at the same size, are read from `folder`."""
     pilots, cells, curves = [], [], []
     for star in size.stars:
         bandit = world(star)
@@ -88,10 +90,15 @@ def study(size: Size, note: Callable[[str], None]) -> Outcome:
         for order in size.orders:
             for name, learner in LEARNERS.items():
                 note(f"G* = {star}, {order}, {name}")
-                regret, rows = regrets(bandit, learner, order, size)
+                path = folder / f"cell-{star}-{order}-{name}.json"
+                kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+                if kept.get("size") != repr(size):
+                    regret, rows = regrets(bandit, learner, order, size)
+                    kept = {"size": repr(size), "cell": judge(regret, advised, row, size), "rows": rows}
+                    path.write_text(json.dumps(kept), encoding="utf-8")
                 cell = {"G*": star, "prompts": order, "learner": name}
-                curves += [cell | r for r in rows]
-                cells.append(cell | judge(regret, advised, row, size))
+                curves += [cell | r for r in kept["rows"]]
+                cells.append(cell | kept["cell"])
     return Outcome(claims(cells, size), {"pilots": pilots, "cells": cells, "group sizes": curves})
 
 
