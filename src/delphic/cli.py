@@ -100,7 +100,7 @@ def train(arguments: Sequence[str]) -> int:
         return 0
     if config_path is None:
         raise UserError("train: which config? Try: delphic train examples/demo.toml")
-    from delphic.commands import run_train
+    from delphic.commands.train import run_train
     from delphic.config import load_config
     from delphic.config_help import parse_overrides
 
@@ -126,7 +126,7 @@ def objective(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="decides what is dropped at random")
     parser.add_argument("--json", action="store_true", help="print JSON")
     known = parser.parse_args(arguments)
-    from delphic.commands import run_objective
+    from delphic.commands.objective import run_objective
 
     return run_objective(known)
 
@@ -179,7 +179,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="FILE.json", help="keep the result, for a later --before")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     known = parser.parse_args(arguments)
-    from delphic.commands import run_eval
+    from delphic.commands.evaluate import run_eval
 
     return run_eval(known)
 
@@ -194,7 +194,7 @@ def convert(arguments: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", help="of a run folder: best (the default), last, or a step")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     known = parser.parse_args(arguments)
-    from delphic.commands import run_convert
+    from delphic.commands.convert import run_convert
 
     return run_convert(known)
 
@@ -212,7 +212,7 @@ def plan(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     config_path, others = take_config(arguments, ("--json", "--help", "-h"))
     known, rest = parser.parse_known_args(others)
-    from delphic.commands import run_plan, run_rewards
+    from delphic.commands.plan import run_plan, run_rewards
 
     if known.rewards_only is not None:
         if config_path is not None or rest:
@@ -247,7 +247,7 @@ def stability(arguments: Sequence[str]) -> int:
     parser.add_argument("--metric", help="column of a run's log (the mean reward)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     known = parser.parse_args(arguments)
-    from delphic.commands_dynamics import run_stability
+    from delphic.commands.stability import run_stability
 
     return run_stability(known)
 
@@ -268,7 +268,7 @@ def probe(arguments: Sequence[str]) -> int:
     parser.add_argument("--factor", type=float, default=4.0, metavar="F", help="of the raised learning rate (4)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     known = parser.parse_args(arguments)
-    from delphic.commands_probe import run_probe
+    from delphic.commands.probe import run_probe
 
     return run_probe(known)
 
@@ -293,7 +293,7 @@ def forecast(arguments: Sequence[str]) -> int:
     parser.add_argument("--html", type=Path, metavar="FILE", help="a picture with bands, one self-contained page")
     parser.add_argument("--json", action="store_true", help="print JSON")
     known = parser.parse_args(arguments)
-    from delphic.commands_dynamics import run_forecast
+    from delphic.commands.forecast import run_forecast
 
     return run_forecast(known)
 
@@ -307,7 +307,7 @@ def backtest(arguments: Sequence[str]) -> int:
     parser.add_argument("--metric", help="column to forecast (the mean reward)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     known = parser.parse_args(arguments)
-    from delphic.commands_dynamics import run_backtest
+    from delphic.commands.forecast import run_backtest
 
     return run_backtest(known)
 
@@ -331,7 +331,7 @@ def reproduce(arguments: Sequence[str]) -> int:
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="for the report (runs/reproduce/STUDY)")
     parser.add_argument("--json", action="store_true", help="print report.json")
     known = parser.parse_args(arguments)
-    from delphic.commands import run_reproduce
+    from delphic.commands.reproduce import run_reproduce
 
     return run_reproduce(known)
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from delphic.cli import main
+from delphic.config import make_config
+from delphic.dynamics.stability import Lag, exact_limit
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -79,6 +81,38 @@ def test_stability_of_a_run_inverts_the_lag_and_is_not_certified(
     assert given["certified"] is True
 
 
+def own_run(curve: Path, **content: Any) -> Path:
+    config = make_config(content, "test").model_dump(mode="json")
+    (curve.parent / "config.json").write_text(json.dumps({"config": config}))
+    return curve.parent
+
+
+def test_stability_of_a_delphic_run_counts_its_updates(curve: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"optimizer": "sgd", "learning_rate": 0.01, "sync_interval": 3, "minibatches": 2, "passes": 2}
+    run = own_run(curve, train=settings)
+    found = call(capsys, "stability", str(run), "--stiffness", "2")
+    assert found["learning_rate"] == 0.01
+    assert found["exact_limit"] == pytest.approx(2 / 12 / 2), "three steps of four updates learn from one policy"
+    assert found["max_sync_interval"] == 25, "in steps: 100 updates"
+    assert any("4 updates a step" in note for note in found["notes"])
+    offset = call(capsys, "stability", str(run), "--stiffness", "2", "--sync-interval", "1", "--sync-offset", "2")
+    assert offset["exact_limit"] == pytest.approx(exact_limit(Lag(4, 8, stiffness=2)))
+    fitted = call(capsys, "stability", str(run))
+    gain = 0.01 * fitted["stiffness"]  # of an update, under a hold of 12: 1 − 12·ηK = e^(−λ·12), λ = .02/4
+    assert gain == pytest.approx((1 - np.exp(-0.02 / 4 * 12)) / 12, rel=0.25)
+
+
+def test_full_importance_weights_of_a_run_cancel_its_lag(curve: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"optimizer": "sgd", "learning_rate": 0.01, "sync_interval": 8}
+    weighted = own_run(curve, train=settings, objective={"preset": "rloo", "importance": "ratio"})
+    found = call(capsys, "stability", str(weighted), "--stiffness", "2")
+    assert found["exact_limit"] == pytest.approx(2 / 2), "as without lag: ηK = 2"
+    clipped = own_run(curve, train=settings, objective="dr_grpo")
+    found = call(capsys, "stability", str(clipped), "--stiffness", "2")
+    assert found["exact_limit"] == pytest.approx(2 / 8 / 2)
+    assert any("only while nothing is clipped" in note for note in found["notes"])
+
+
 def test_forecast_of_a_run(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "f.html"
     found = call(capsys, "forecast", str(curve.parent), "--at", "0.5", "--html", str(page))
@@ -119,6 +153,9 @@ def test_backtest_of_a_folder(curve: Path, capsys: pytest.CaptureFixture[str]) -
         (["stability", "--learning-rate", "1", "--stiffness", "1", "--momentum", "1"], "momentum must be in"),
         (["stability", "--learning-rate", "1", "--stiffness", "1", "--objective", "gpro"], 'did you mean "grpo"'),
         (["stability", "--learning-rate", "1", "--stiffness", "1", "--margin", "0.5"], "--margin must be 1 or more"),
+        (["stability", "CURVE", "--learning-rate", "0"], "--learning-rate must be positive"),
+        (["stability", "CURVE"], "does not say its learning rate"),
+        (["stability", "CURVE", "--learning-rate", "1", "--margin", "0"], "--margin must be 1 or more"),
         (["forecast", "nowhere.jsonl"], "no such file"),
         (["forecast", "CURVE", "--at", "2"], "--at must be inside"),
         (["forecast", "CURVE", "--range", "0"], "reads two numbers"),

@@ -7,19 +7,13 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from delphic.dynamics.backtest import exponential, last_value, summarise, trial
-from delphic.dynamics.fitting import Noise, estimate_noise, fit_all, fit_law, fit_level, make_curve
-from delphic.dynamics.forecast import decay_rate, forecast
+from delphic.dynamics.fitting import Noise, estimate_noise, fit_law, fit_level, make_curve
+from delphic.dynamics.forecast import forecast
 from delphic.dynamics.laws import LAWS
 from delphic.dynamics.oscillator import oscillator, response
+from delphic.reproduce.forecasts import STEPS, ar1, law_curve
 
 BY_NAME = {law.name: law for law in LAWS}
-
-
-def ar1(rng: np.random.Generator, n: int, deviation: float, correlation: float) -> np.ndarray:
-    out = np.zeros(n)
-    for i in range(n):
-        out[i] = correlation * out[i - 1] + rng.normal(0, deviation * np.sqrt(1 - correlation**2))
-    return out
 
 
 def test_three_phase_is_the_oscillators_response() -> None:
@@ -62,7 +56,6 @@ def test_planted_shapes_are_found(name: str) -> None:
         assert fit.parameters["start"] == pytest.approx(0.2, abs=0.02)
         assert fit.parameters["plateau"] == pytest.approx(0.8, abs=0.02)
         assert [fit.parameters[p] for p in law.parameters] == pytest.approx(shape, rel=0.15)
-    assert fit.aicc == min(f.aicc for f in fit_all(curve, (0.5, 0.5))[0]) or fit.r2 > 0.998
 
 
 def test_noise_is_estimated_with_its_correlation() -> None:
@@ -85,26 +78,11 @@ def test_curves_keep_what_weights_and_gaps_say() -> None:
     assert long.t.mean() == pytest.approx(2500.5)
 
 
-def law_curve(rng: np.random.Generator, steps: int = 200) -> np.ndarray:
-    law = LAWS[rng.integers(len(LAWS))]
-    t = np.arange(1, steps + 1)
-    shape = {
-        "exponential": [1 / (steps * 10 ** rng.uniform(-1.3, -0.2))],
-        "three_phase": [1 / (steps * 10 ** rng.uniform(-1.5, -0.6)), rng.uniform(-0.9, 6)],
-        "logistic": [steps * rng.uniform(0.1, 0.45), steps * 10 ** rng.uniform(-1.5, -0.9)],
-        "scaling_sigmoid": [steps * 10 ** rng.uniform(-1.2, -0.4), rng.uniform(1, 3)],
-        "difficulty_mixture": [1.5, rng.uniform(-3, 0), rng.uniform(0.3, 1.5), 10 ** rng.uniform(1, 2.3) / steps],
-    }[law.name]
-    low = rng.uniform(0, 0.3)
-    high = rng.uniform(low + 0.2, 1)
-    return low + (high - low) * law.phi(t, np.array([shape]))[0] + ar1(rng, steps, 0.03, rng.uniform(0, 0.5))
-
-
 def test_intervals_cover_the_end_of_runs_that_follow_a_law() -> None:
     """24 curves; with a true coverage of .94 or more this fails with chance below 1e-2 for these seeds (binomial)."""
     rng = np.random.default_rng(3)
-    steps = np.arange(1, 201)
-    trials = [trial(str(i), "laws", steps, law_curve(rng), 0.5) for i in range(24)]
+    steps = np.arange(1, STEPS + 1)
+    trials = [trial(name, "laws", steps, y, 0.5) for name, y in (law_curve(rng) for _ in range(24))]
     (row,) = summarise(trials)
     assert row["answered"] >= 12
     assert row["coverage"] >= 0.8
@@ -129,10 +107,10 @@ def test_shapeless_curves_are_told_apart() -> None:
 def test_the_decay_rate_is_that_of_the_curve() -> None:
     rng = np.random.default_rng(2)
     t = np.arange(1, 301)
-    found = decay_rate(t, 0.8 - 0.6 * np.exp(-0.02 * t) + rng.normal(0, 0.02, 300))
+    found = forecast(t, 0.8 - 0.6 * np.exp(-0.02 * t) + rng.normal(0, 0.02, 300), 300).decay
     assert found is not None
     assert found.low < 0.02 < found.high
-    assert decay_rate(t, rng.normal(0, 0.1, 300)) is None
+    assert forecast(t, rng.normal(0, 0.1, 300), 300).decay is None
 
 
 def test_a_level_that_wanders_is_followed() -> None:

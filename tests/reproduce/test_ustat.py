@@ -23,7 +23,7 @@ from delphic.reproduce.scaling import grows, part_of
 from delphic.reproduce.study import Study, run_study
 from delphic.reproduce.sweep import best_size, noninferiority
 from delphic.rollouts import Rollouts
-from delphic.statistics.group_size import Interval
+from delphic.statistics.interval import Interval
 from delphic.training.loop import build_parts
 
 

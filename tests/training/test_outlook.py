@@ -236,7 +236,7 @@ def test_a_measured_stiffness_makes_the_controller_act_and_a_resumed_run_acts_al
     lagged["sampling"]["dynamic"] = False
     lagged["checkpoint"]["every"] = 100
     config = make_config(lagged, "test")
-    high = 2 * 3 * exact_limit(Lag(2, 4, 0.9, averaged=True)) / config.train.learning_rate  # of two updates as one
+    high = 3 * exact_limit(Lag(2, 4, 0.9, averaged=True)) / config.train.learning_rate
     measured = {"step": 2, "low": high / 1.2, "high": high, "certified": True, "prompts_needed": None}
     seen = {}
     for name, stops in (("whole", ()), ("twice", (13, 18))):

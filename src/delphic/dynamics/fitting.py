@@ -27,6 +27,11 @@ class Curve:
     span: float
 
     @cached_property
+    def scale(self) -> float:
+        """How far the values reach, outliers aside."""
+        return float(np.quantile(self.y, 0.98) - np.quantile(self.y, 0.02))
+
+    @cached_property
     def spacing(self) -> np.ndarray:
         """[n − 1] distances in units of the usual one."""
         gaps = np.diff(self.t)
@@ -101,14 +106,17 @@ def estimate_noise(curve: Curve, residual: np.ndarray, parameters: int) -> Noise
     return Noise(float((white**2).sum() / max(n - parameters, 1)), correlation)
 
 
-def fit_law(law: Law, curve: Curve, noise: Noise, prior: tuple[float, float]) -> LawFit:
+def fit_law(
+    law: Law, curve: Curve, noise: Noise, prior: tuple[float, float], phi_grid: np.ndarray | None = None
+) -> LawFit:
     """Posterior of a law on its grid.
 
     Args:
         prior: (middle, width) of the normal prior of R₀ and of R∞: where rewards may lie at all.
+        phi_grid: [g, n] the law's φ on its grid, where it is known already.
     """
     shapes = law.grid(curve.span)
-    mean, cov, log_weight = _posterior(law, shapes, curve, noise, prior)
+    mean, cov, log_weight = _posterior(law.phi(curve.t, shapes) if phi_grid is None else phi_grid, curve, noise, prior)
     evidence = float(np.logaddexp.reduce(log_weight) - np.log(len(shapes)))
     polished, sse = _polish(law, shapes[np.argmax(log_weight)], curve, noise)
     phi = law.phi(curve.t, polished[None])[0]
@@ -182,10 +190,9 @@ def fit_level(curve: Curve) -> Level:
 
 
 def _posterior(
-    law: Law, shapes: np.ndarray, curve: Curve, noise: Noise, prior: tuple[float, float]
+    phi: np.ndarray, curve: Curve, noise: Noise, prior: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(mean [g, 2], cov [g, 2, 2] of R₀ and R∞ − R₀; log evidence [g]), the noise as given."""
-    phi = law.phi(curve.t, shapes)
+    """(mean [g, 2], cov [g, 2, 2] of R₀ and R∞ − R₀; log evidence [g]) for φ [g, n], the noise as given."""
     x0 = whiten(np.ones(len(curve.y)), curve, noise.correlation)
     x1, y = whiten(phi, curve, noise.correlation), whiten(curve.y - prior[0], curve, noise.correlation)
     # prior: R₀ and R∞ independent N(middle, width²), so that (R₀, R∞ − R₀) has precision [[2, 1], [1, 1]]/width²
@@ -257,13 +264,13 @@ def fit_all(curve: Curve, prior: tuple[float, float]) -> tuple[list[LawFit], Noi
     """Every law under the noise of the best: fitted twice, first with independent noise of the differences' size."""
     rough = Noise(max(float(np.var(np.diff(curve.y)) / 2), 1e-12), 0.0)
     best, residual, least = LAWS[1], curve.y - curve.y.mean(), np.inf
-    for law in LAWS:
-        shapes = law.grid(curve.span)
-        mean, _, log_weight = _posterior(law, shapes, curve, rough, prior)
+    grids = [law.phi(curve.t, law.grid(curve.span)) for law in LAWS]
+    for law, phi in zip(LAWS, grids, strict=True):
+        mean, _, log_weight = _posterior(phi, curve, rough, prior)
         top = int(np.argmax(log_weight))
-        r = curve.y - mean[top, 0] - mean[top, 1] * law.phi(curve.t, shapes[top : top + 1])[0]
+        r = curve.y - mean[top, 0] - mean[top, 1] * phi[top]
         if float((curve.w * r**2).sum()) < least:
             best, residual, least = law, r, float((curve.w * r**2).sum())
     noise = estimate_noise(curve, residual, len(best.parameters) + 2)
     noise = Noise(max(noise.variance, 1e-12), noise.correlation)
-    return [fit_law(law, curve, noise, prior) for law in LAWS], noise
+    return [fit_law(law, curve, noise, prior, phi) for law, phi in zip(LAWS, grids, strict=True)], noise

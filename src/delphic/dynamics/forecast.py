@@ -6,12 +6,14 @@ stray from every law (INFLATE and DRIFT, chosen once so that intervals cover on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from delphic.dynamics.fitting import Curve, LawFit, Level, Noise, fit_all, fit_jump, fit_level, make_curve
+from delphic.statistics.interval import Interval
 
 DRAWS = 4000
 DRIFT = 0.035  # standard deviation of what else may come over as many steps again, as a share of the rise so far
@@ -21,17 +23,15 @@ WIDEST = 0.6  # width of an answer's interval, of the reward's own scale
 
 
 @dataclass(frozen=True)
-class Interval:
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Forecast:
     """`final`: mean of the last tenth of the steps up to the planned end. `plateau`, `steps_to_95_percent` (of the way from
-    start to plateau): None where not determined. gain: what the level itself still changes by from the last point to the last
-    tenth, without the noise that `final` holds. decay: see `decay_rate`. jump: the step at which two levels meet, where no law is better. band: t [b], and low, middle, high [b] of the curve itself."""
+    start to plateau): None where not determined.
+
+    gain: what the laws still foresee between the last point and the last tenth, without the noise and the drift in `final`.
+    decay: λ per step of a single exponential; None where the curve shows no approach to a plateau (the interval spans more
+    than a factor of ten, or a wandering level describes it as well). jump: the step at which two levels meet, where no
+    gradual law is as good. band: t [b], and low, middle, high [b] of the curve itself.
+    """
 
     laws: list[dict[str, Any]]
     chosen: str | None
@@ -48,8 +48,9 @@ class Forecast:
     decay: Interval | None = None
 
 
-def refuse(reason: str, level: float, laws: list[dict[str, Any]] | None = None) -> Forecast:
-    return Forecast(laws or [], None, None, None, None, level, "", True, reason)
+def likely_limits(values: np.ndarray) -> tuple[float, float] | None:
+    """0 and 1 where all rewards lie between them; None where nothing is known."""
+    return (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else None
 
 
 def forecast(
@@ -71,25 +72,31 @@ def forecast(
     """
     distinct = len(np.unique(steps))
     if distinct < FEWEST:
-        return refuse(f"{distinct} steps are too few; {FEWEST} are needed", level)
+        return _refuse(f"{distinct} steps are too few; {FEWEST} are needed", level)
     if np.ptp(values) == 0:
-        return refuse(f"the reward is {values[0]:g} at every step", level)
+        return _refuse(f"the reward is {values[0]:g} at every step", level)
     curve = make_curve(steps, values, counts)
-    scale = float(np.quantile(curve.y, 0.98) - np.quantile(curve.y, 0.02))
     low, high = limits if limits is not None else (-np.inf, np.inf)
-    prior = (0.5 * (low + high), 0.5 * (high - low)) if limits is not None else (float(curve.y.mean()), 3 * scale)
+    prior = (0.5 * (low + high), 0.5 * (high - low)) if limits else (float(curve.y.mean()), 3 * curve.scale)
     fits, noise = fit_all(curve, prior)
     wander = fit_level(curve)
     laws, weights = _rank(fits, wander)
     last = end - float(np.min(steps)) + 1
     draws = _draw(curve, fits, wander, weights, noise, last, inflate, (low, high), np.random.default_rng(seed))
     origin = float(np.min(steps)) - 1
-    answer = replace(_answer(curve, laws, draws, level, limits, scale, origin), decay=_decay(fits, wander, level))
+    answer = replace(_answer(curve, laws, draws, level, limits, origin), decay=_decay(fits, wander, level))
     jump = fit_jump(curve, noise)
     if jump is None or jump.aicc > min(f.aicc for f in fits if not _abrupt(f, curve)) - 6:
         return answer
     text = f"the reward jumped from {jump.before:.3g} to {jump.after:.3g} at step {jump.t + origin:g}, as a change of data, reward or settings does"
     return replace(answer, jump=jump.t + origin, advice=f"{text}; {answer.advice}" if answer.advice else text)
+
+
+def _refuse(
+    reason: str, level: float, laws: Sequence[dict[str, Any]] = (), band: dict[str, np.ndarray] | None = None
+) -> Forecast:
+    chosen = laws[0]["name"] if laws else None
+    return Forecast(list(laws), chosen, None, None, None, level, "", True, reason, band=band)
 
 
 def _abrupt(fit: LawFit, curve: Curve) -> bool:
@@ -126,6 +133,52 @@ class _Draws:
     gain: np.ndarray
 
 
+@dataclass(frozen=True)
+class _Times:
+    """Where every draw is looked at: over the last tenth, along the band, at the last point, and far out."""
+
+    ahead: np.ndarray
+    line: np.ndarray
+    now: float
+    far: np.ndarray
+
+    @property
+    def all(self) -> np.ndarray:
+        return np.concatenate([self.ahead, self.line, [self.now], self.far])
+
+
+def _law_draws(
+    fit: LawFit, count: int, times: _Times, limits: tuple[float, float], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(path [count, t], plateau [count], t at 95 % of the way [count], infinite beyond what is looked at): a shape by its
+    weight, R₀ and R∞ given it, kept where both are possible rewards."""
+    which = rng.choice(len(fit.shapes), size=4 * count, p=np.exp(fit.log_weight))
+    spread = np.einsum("dij,dj->di", np.linalg.cholesky(fit.cov[which]), rng.standard_normal((4 * count, 2)))
+    c = fit.mean[which] + spread
+    ends = c.sum(1)
+    inside = (c[:, 0] >= limits[0]) & (ends <= limits[1]) & (ends >= limits[0]) & (c[:, 0] <= limits[1])
+    chosen = np.flatnonzero(inside)[:count] if inside.sum() >= count else np.arange(count)
+    c, ends = c[chosen], ends[chosen]
+    distinct, back = np.unique(which[chosen], return_inverse=True)
+    phi = fit.law.phi(times.all, fit.shapes[distinct])[back]
+    below = phi[:, -len(times.far) :] < 0.95
+    late = np.maximum.accumulate(below[:, ::-1], axis=1)[:, ::-1].sum(1)  # from there on never below
+    reach = np.where(late < len(times.far), times.far[np.minimum(late, len(times.far) - 1)], np.inf)
+    return c[:, :1] + c[:, 1:] * phi, ends, reach
+
+
+def _wander_draws(wander: Level, count: int, times: _Times, usual: float, rng: np.random.Generator) -> np.ndarray:
+    """[count, t] paths of a level that goes on wandering from the last point."""
+    which = rng.choice(len(wander.level), size=count, p=np.exp(wander.log_weight))
+    base = wander.level[which] + np.sqrt(wander.variance[which]) * rng.standard_normal(count)
+    step = np.sqrt(wander.drift[which] / usual)
+    t = times.all
+    order = np.sort(t)
+    apart = np.diff(np.maximum(order, times.now), prepend=times.now)
+    walk = np.cumsum(rng.standard_normal((count, len(t))) * np.sqrt(apart), axis=1)
+    return base[:, None] + step[:, None] * walk[:, np.searchsorted(order, t)]
+
+
 def _draw(
     curve: Curve,
     fits: list[LawFit],
@@ -137,66 +190,34 @@ def _draw(
     limits: tuple[float, float],
     rng: np.random.Generator,
 ) -> _Draws:
-    now = curve.t[-1]
-    ahead = np.linspace(0.9 * last, last, 8)
+    now, usual = float(curve.t[-1]), float(np.median(np.diff(curve.t)))
     line = np.linspace(curve.t[0], max(last, now), 61)
-    long = np.geomspace(1, 50 * last, 240)
-    t = np.concatenate([ahead, line, [now], long])
+    times = _Times(np.linspace(0.9 * last, last, 8), line, now, np.geomspace(1, 50 * last, 240))
     counts = rng.multinomial(DRAWS, weights)
-    paths, plateaus, starts, reaches = [], [], [], []
-    for fit, count in zip(fits, counts[:-1], strict=True):
-        if not count:
-            continue
-        which = rng.choice(len(fit.shapes), size=4 * count, p=np.exp(fit.log_weight))
-        c = fit.mean[which] + np.einsum(
-            "dij,dj->di", np.linalg.cholesky(fit.cov[which]), rng.standard_normal((4 * count, 2))
-        )
-        ends = c.sum(1)
-        inside = (c[:, 0] >= limits[0]) & (ends <= limits[1]) & (ends >= limits[0]) & (c[:, 0] <= limits[1])
-        chosen = np.flatnonzero(inside)[:count] if inside.sum() >= count else np.arange(count)
-        c, ends = c[chosen], ends[chosen]
-        distinct, back = np.unique(which[chosen], return_inverse=True)
-        phi = fit.law.phi(t, fit.shapes[distinct])[back]
-        phi_far = phi[:, -len(long) :]
-        path = c[:, :1] + c[:, 1:] * phi
-        late = np.maximum.accumulate((phi_far < 0.95)[:, ::-1], axis=1)[:, ::-1].sum(1)
-        reaches.append(np.where(late < len(long), long[np.minimum(late, len(long) - 1)], np.inf))
-        paths.append(path)
-        plateaus.append(ends)
-        starts.append(c[:, 0])
+    drawn = [_law_draws(fit, count, times, limits, rng) for fit, count in zip(fits, counts[:-1], strict=True) if count]
     if counts[-1]:
-        which = rng.choice(len(wander.level), size=counts[-1], p=np.exp(wander.log_weight))
-        usual = float(np.median(np.diff(curve.t)))
-        base = wander.level[which] + np.sqrt(wander.variance[which]) * rng.standard_normal(counts[-1])
-        step = np.sqrt(wander.drift[which] / usual)
-        order = np.sort(t)
-        walk = np.cumsum(
-            rng.standard_normal((counts[-1], len(t))) * np.sqrt(np.diff(np.maximum(order, now), prepend=now)), axis=1
-        )
-        path = base[:, None] + step[:, None] * walk[:, np.searchsorted(order, t)]
-        paths.append(path)
-        plateaus.append(np.full(counts[-1], np.nan))
-        reaches.append(np.full(counts[-1], np.nan))
-    path, plateau, reach = np.concatenate(paths), np.concatenate(plateaus), np.concatenate(reaches)
-    k = len(ahead) + len(line)
+        nothing = np.full(counts[-1], np.nan)
+        drawn.append((_wander_draws(wander, counts[-1], times, usual, rng), nothing, nothing))
+    path, plateau, reach = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    k = len(times.ahead) + len(line)
     level_now = path[:, k]
     stray = inflate * rng.standard_normal(len(path))
-    points = max(0.1 * last / float(np.median(np.diff(curve.t))), 1.0)
+    points = max(0.1 * last / usual, 1.0)
     rho = noise.correlation
     mean_noise = np.sqrt(noise.variance / points * (1 + rho) / (1 - rho))
-    final = path[:, : len(ahead)].mean(1)
+    final = path[:, : len(times.ahead)].mean(1)
     gain = (1 + stray) * (final - level_now)
     final = level_now + gain + mean_noise * rng.standard_normal(len(path))
     plateau = plateau + stray * (plateau - level_now)
-    band = path[:, len(ahead) : k]
+    band = path[:, len(times.ahead) : k]
     band = band + stray[:, None] * (band - level_now[:, None]) * (line > now)
     # what no law foresees, such as hard prompts that wake late; `gain` is what the laws foresee, and is left without it
-    drift = DRIFT * float(np.quantile(curve.y, 0.98) - np.quantile(curve.y, 0.02)) * rng.standard_normal(len(path))
+    drift = DRIFT * curve.scale * rng.standard_normal(len(path))
     final = final + drift * max(0.95 * last - now, 0) / now
     plateau = plateau + drift * max(last - now, 0) / now
     band = band + drift[:, None] * np.maximum(line - now, 0) / now
-    clip = lambda x: np.clip(x, *limits)  # noqa: E731
-    return _Draws(clip(final), clip(plateau), reach, line, clip(band), level_now, gain)
+    final, plateau, band = (np.clip(x, *limits) for x in (final, plateau, band))
+    return _Draws(final, plateau, reach, line, band, level_now, gain)
 
 
 def _interval(draws: np.ndarray, level: float) -> Interval:
@@ -210,11 +231,10 @@ def _answer(
     draws: _Draws,
     level: float,
     limits: tuple[float, float] | None,
-    scale: float,
     origin: float,
 ) -> Forecast:
     final = _interval(draws.final, level)
-    reference = limits[1] - limits[0] if limits is not None else scale
+    reference = limits[1] - limits[0] if limits is not None else curve.scale
     low, middle, high = np.quantile(draws.band, [(1 - level) / 2, 0.5, (1 + level) / 2], axis=0)
     band = {"t": draws.t + origin, "low": low, "middle": middle, "high": high}
     known = np.isfinite(draws.plateau)
@@ -228,18 +248,8 @@ def _answer(
             found = _interval(finite, level)
             reach = Interval(found.value + origin, found.low + origin, found.high + origin)
     if final.high - final.low > WIDEST * reference:
-        return Forecast(
-            laws,
-            laws[0]["name"],
-            None,
-            None,
-            None,
-            level,
-            "",
-            True,
-            f"the curve so far allows anything from {final.low:.3g} to {final.high:.3g} at the end",
-            band=band,
-        )
+        reason = f"the curve so far allows anything from {final.low:.3g} to {final.high:.3g} at the end"
+        return _refuse(reason, level, laws, band)
     now = _interval(draws.now, level)
     advice, gain = _advice(now, final), _interval(draws.gain, level)
     return Forecast(laws, laws[0]["name"], plateau, final, reach, level, advice, False, None, band=band, gain=gain)
@@ -251,17 +261,6 @@ def _advice(now: Interval, final: Interval) -> str:
     if final.high < now.low:
         return f"falling: expect {final.value:.3g} at the end, now {now.value:.3g}"
     return f"little more to come: {final.value - now.value:+.2g} ({final.low - now.value:+.2g} to {final.high - now.value:+.2g})"
-
-
-def decay_rate(steps: np.ndarray, values: np.ndarray, level: float = 0.95) -> Interval | None:
-    """λ per step of a single exponential, with its interval; None where the curve shows no approach to a plateau (the
-    interval spans more than a factor of ten, or a wandering level describes it as well)."""
-    if len(np.unique(steps)) < FEWEST or np.ptp(values) == 0:
-        return None
-    curve = make_curve(steps, values)
-    scale = float(np.quantile(curve.y, 0.98) - np.quantile(curve.y, 0.02))
-    fits, _ = fit_all(curve, (float(curve.y.mean()), 3 * scale))
-    return _decay(fits, fit_level(curve), level)
 
 
 def _decay(fits: list[LawFit], wander: Level, level: float) -> Interval | None:

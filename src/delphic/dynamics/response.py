@@ -16,6 +16,7 @@ from scipy.stats import t as student
 
 from delphic.dynamics.oscillator import check_momentum
 from delphic.dynamics.stability import Lag, exact_limit, oscillation_onset
+from delphic.statistics.interval import Interval
 
 GAINS = np.concatenate(
     [-np.geomspace(1, 1e-3, 40), [0.0], np.geomspace(1e-3, 4, 420)]
@@ -98,20 +99,7 @@ def _judge(gain: float, low: float, high: float, misfit: float, raised: float, l
     return Response(gain, low, high, misfit, swings, sentence)
 
 
-@dataclass(frozen=True)
-class Change:
-    """How a figure changed, with an interval; `certain`: it excludes 0."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def certain(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-
-def reward_change(own: Sequence[np.ndarray], raised: Sequence[np.ndarray]) -> Change:
+def reward_change(own: Sequence[np.ndarray], raised: Sequence[np.ndarray]) -> Interval:
     """Mean reward at the raised rate less that at the run's own, after the first update; 95 % by the spread over prompts.
 
     Args: S ≥ 2 arrays [P_s] each, the mean reward of every prompt before each step.
@@ -119,11 +107,11 @@ def reward_change(own: Sequence[np.ndarray], raised: Sequence[np.ndarray]) -> Ch
     later = [np.concatenate([np.asarray(v, dtype=np.float64) for v in branch[1:]]) for branch in (own, raised)]
     value = float(later[1].mean() - later[0].mean())
     margin = 1.96 * float(np.sqrt(sum(v.var(ddof=1) / len(v) for v in later)))
-    return Change(value, value - margin, value + margin)
+    return Interval(value, value - margin, value + margin)
 
 
-def raised_slope(windows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], level: float = 0.95) -> Change | None:
-    """Change of y per raised step beyond its trend: least squares y = a_w + b·t + x·(raised updates so far) over windows w with a
+def raised_slope(windows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], level: float = 0.95) -> Interval | None:
+    """Interval of y per raised step beyond its trend: least squares y = a_w + b·t + x·(raised updates so far) over windows w with a
     common b and x, and Student's interval of x.
 
     Args: windows: (t [n], raised updates before t [n], y [n]) each.
@@ -139,4 +127,4 @@ def raised_slope(windows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], l
     found = inverse @ design.T @ y
     variance = float(np.square(y - design @ found).sum()) / freedom
     margin = float(student.ppf((1 + level) / 2, freedom)) * np.sqrt(variance * inverse[1, 1])
-    return Change(float(found[1]), float(found[1] - margin), float(found[1] + margin))
+    return Interval(float(found[1]), float(found[1] - margin), float(found[1] + margin))

@@ -164,11 +164,11 @@ def _constant_lag_limit(lag: Lag) -> float:
     return smallest / (1 - mu) if lag.averaged else smallest
 
 
-def max_interval(rate: float, lag: Lag, margin: float = 1.0) -> int | None:
+def max_interval(rate: float, lag: Lag, margin: float = 1.0, unit: int = 1) -> int | None:
     """The largest sync interval with every smaller one stable at `margin` times the rate; None where there is no end
-    (up to MAX_INTERVAL), 0 where even 1 is unstable."""
+    (up to MAX_INTERVAL), 0 where even 1 is unstable. `unit`: updates in which intervals are counted."""
     for interval in range(1, MAX_INTERVAL + 1):
-        if spectral_radius(rate * margin, replace(lag, interval=interval)) > 1:
+        if spectral_radius(rate * margin, replace(lag, interval=interval * unit)) > 1:
             return interval - 1
     return None
 

@@ -16,7 +16,6 @@ from delphic.statistics.group_size import (
     FEW,
     SIZES,
     Constants,
-    Interval,
     allocation,
     cost_aware_group_size,
     critical_batch,
@@ -26,6 +25,7 @@ from delphic.statistics.group_size import (
     noise_split,
     recommend,
 )
+from delphic.statistics.interval import Interval
 
 CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
 MOMENTS = {

@@ -9,8 +9,9 @@ import numpy as np
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from delphic.dynamics.response import Change, raised_slope
+from delphic.dynamics.response import raised_slope
 from delphic.errors import UserError
+from delphic.statistics.interval import Interval
 
 FIGURES = {"reward": "reward", "grad_norm": "log_grad_norm"}  # TRL's key → what is fitted
 
@@ -36,7 +37,7 @@ class DelphicProbeCallback(TrainerCallback):
             raise UserError(f"probe: factor must be above 1, got {factor:g}")
         self.every, self.steps, self.factor = every, steps, factor
         self.rows: dict[str, dict[int, float]] = {name: {} for name in FIGURES.values()}
-        self.result: dict[str, Change] = {}
+        self.result: dict[str, Interval] = {}
         self._rates: list[float] | None = None
         self._new: dict[str, float] = {}
 

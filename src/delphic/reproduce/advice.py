@@ -22,7 +22,8 @@ from delphic.dynamics.bandit_run import Anchor, Optimiser, Plan, train
 from delphic.objective import Objective, build
 from delphic.reproduce.claims import Claim, Outcome, Part, Verdict
 from delphic.reproduce.worlds import simulate_pilots, world
-from delphic.statistics.group_size import Constants, Interval, best_group_size, constants_of, recommend
+from delphic.statistics.group_size import Constants, best_group_size, constants_of, recommend
+from delphic.statistics.interval import Interval
 
 BUDGET = 192  # completions a step
 ANCHOR = 0.1  # β of the goal that everybody is judged by

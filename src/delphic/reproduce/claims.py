@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from delphic.statistics.group_size import Interval
+from delphic.statistics.interval import Interval
 
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 

@@ -13,7 +13,8 @@ from scipy.stats import t as student
 from delphic.reproduce.claims import Claim, Outcome, Verdict, text
 from delphic.reproduce.examine import ESTIMATORS, Examined
 from delphic.statistics.error import ErrorMoments, mean_squared_error
-from delphic.statistics.group_size import Interval, error_moments, estimate_constants, jackknife
+from delphic.statistics.group_size import error_moments, estimate_constants, jackknife
+from delphic.statistics.interval import Interval
 from delphic.statistics.ustatistic import baseline_weights
 
 PAPER = "arXiv 2603.01162"

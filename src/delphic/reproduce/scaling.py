@@ -14,7 +14,8 @@ from delphic.config import ModelConfig
 from delphic.reproduce.claims import Claim, Outcome, Part, Verdict, text
 from delphic.reproduce.examine import Examined, examine, kept_or_made
 from delphic.reproduce.runs import plain_config
-from delphic.statistics.group_size import Interval, Pilot, estimate_constants
+from delphic.statistics.group_size import Pilot, estimate_constants
+from delphic.statistics.interval import Interval
 
 WIDTH, LAYERS = 64, 3
 SHARE = 0.38  # of the built-in model's steps

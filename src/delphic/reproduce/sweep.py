@@ -15,7 +15,8 @@ from delphic.planning.pilot import Measured, run_pilot
 from delphic.reproduce.claims import Claim, Outcome, Part, Verdict, text
 from delphic.reproduce.runs import course, plain_config
 from delphic.statistics.evaluation import spearman
-from delphic.statistics.group_size import Constants, Interval, estimate_constants, relative_error
+from delphic.statistics.group_size import Constants, estimate_constants, relative_error
+from delphic.statistics.interval import Interval
 
 PAPER = "arXiv 2603.01162"
 SIZES = (2, 4, 8, 16, 32, 64)

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+MEASURED = "stability.json"
+
 
 def read_measured(run: Path) -> dict[str, Any] | None:
     """What `delphic probe` wrote into a run's folder; None where it did not, or found no positive stiffness."""
     try:
-        found = json.loads((run / "stability.json").read_text(encoding="utf-8"))
+        found = json.loads((run / MEASURED).read_text(encoding="utf-8"))
         kept = {key: found[key] for key in ("step", "low", "high", "certified", "prompts_needed")}
         return kept if kept["high"] > 0 else None
     except (OSError, ValueError, KeyError, TypeError):

@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from delphic.objective import Objective, StepInputs, prepare
 from delphic.objective.population import population_coefficient
-from delphic.statistics.group_size import Interval
+from delphic.statistics.interval import Interval
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from delphic.statistics.error import ErrorMoments, error_parts, prompt_error
+from delphic.statistics.interval import Interval
 from delphic.statistics.ustatistic import PromptMoments
 
 FEW, WIDE = 16, 4.0  # prompts below which, and ratio of G*'s ends above which, no number is recommended
@@ -132,15 +133,6 @@ def allocation(oracle: np.ndarray, budget: int, least: int = 2) -> np.ndarray:
     rest = np.argsort(-(out - whole), kind="stable")[: budget - whole.sum()]
     whole[rest] += 1
     return whole
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its 95 % interval; `high` may be infinite, and `low` too where nothing bounds it."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

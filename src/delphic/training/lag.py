@@ -1,11 +1,14 @@
-"""Which policy version samples which step's rollouts (theory: lag of sync_interval m and sync_offset n)."""
+"""Which policy version samples which step's rollouts (theory: lag of sync_interval m and sync_offset n), and what that is to
+the recurrence whose limits `dynamics.stability` knows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from delphic.config import RunConfig
 from delphic.dynamics.schedule import source_step as source_step
+from delphic.dynamics.stability import Lag
 
 
 def lag(step: int, interval: int, offset: int) -> int:
@@ -19,6 +22,24 @@ def consumers(source: int, steps: int, interval: int, offset: int) -> list[int]:
         return []
     first = 1 if source == 0 else source + offset + 1
     return [t for t in range(first, min(source + offset + interval, steps) + 1)]
+
+
+def recurrence(config: RunConfig, interval: int | None = None) -> Lag:
+    """A run's lag in optimiser updates, K = 1: those of a step share its rollouts, so m and n count `updates_per_step` each.
+    With full importance weights, or on fixed data, no lag counts.
+
+    Args:
+        interval: m in steps (default: the config's).
+    """
+    train = config.train
+    adam, updates = train.optimizer == "adamw", train.updates_per_step
+    free = config.objective.cancels_lag or train.offline is not None
+    return Lag(
+        1 if free else updates * (train.sync_interval if interval is None else interval),
+        0 if free else updates * train.sync_offset,
+        momentum=train.betas[0] if adam else train.momentum,
+        averaged=adam,
+    )
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from delphic.config import RunConfig
-from delphic.dynamics.forecast import FEWEST, Forecast, forecast
+from delphic.dynamics.forecast import FEWEST, Forecast, forecast, likely_limits
 from delphic.dynamics.stability import Lag, dominant_mode, exact_limit, gain_from_decay, gain_from_swing
-from delphic.runs.measured import read_measured
-from delphic.training.lag import Schedule
+from delphic.runs.measured import MEASURED, read_measured
+from delphic.training.lag import Schedule, recurrence
 from delphic.training.metrics import REGIMES
 
-MEASURED = "stability.json"
 OVERSHOOT = 0.1  # share of the way that a curve must swing past its plateau to be called oscillatory
 DECISIVE = 4.0  # by which AICc must prefer it
 STUBBORN = 0.05  # weight of the wandering level above which no law is trusted to end a run
@@ -100,8 +99,7 @@ class Outlook:
 
     def _see(self, step: int, row: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
         values = np.array(self._rewards)
-        limits = (0.0, 1.0) if values.min() >= 0 and values.max() <= 1 else None
-        found = forecast(np.array(self._steps), values, self.train.steps, limits=limits)
+        found = forecast(np.array(self._steps), values, self.train.steps, limits=likely_limits(values))
         out, news = _forecast_figures(found), list[str]()
         rate = row.get("learning_rate", 0.0)
         if rate > 0:
@@ -117,25 +115,13 @@ class Outlook:
             news += text
         return out, news
 
-    def lag(self, interval: int) -> Lag:
-        """In optimiser updates: those of a step share its rollouts, so m and n count `updates_per_step` each. K = 1."""
-        train, updates = self.train, self.train.updates_per_step
-        adam = train.optimizer == "adamw"
-        full = self.config.objective.cancels_lag or train.offline is not None
-        return Lag(
-            1 if full else interval * updates,
-            0 if full else train.sync_offset * updates,
-            momentum=train.betas[0] if adam else train.momentum,
-            averaged=adam,
-        )
-
     def _stability(self, found: Forecast, rate: float) -> dict[str, float]:
         """Margin and regime: of a measured K's upper end, else of the K that the reward curve shows."""
-        lag = self.lag(self.schedule.interval)
+        lag = recurrence(self.config, self.schedule.interval)
         limit = exact_limit(lag)  # of η·K
         measured = read_measured(self.folder)
-        if measured is not None and measured["certified"]:  # of a step's updates taken as one
-            low, stiffness = (measured[end] / self.train.updates_per_step for end in ("low", "high"))
+        if measured is not None and measured["certified"]:
+            low, stiffness = measured["low"], measured["high"]
             mode = dominant_mode(rate, replace(lag, stiffness=stiffness))
             return {
                 "stability_margin": limit / (rate * stiffness),
@@ -163,10 +149,10 @@ class Outlook:
             return {}, []
         interval, scale = self.schedule.interval, self.rate_scale
         limit = margin * rate  # largest stable learning rate at the present interval
-        unit = limit / exact_limit(self.lag(interval))
-        while margin < bound and interval > 1 and self.lag(interval).largest > 0:
+        unit = limit / exact_limit(recurrence(self.config, interval))
+        while margin < bound and interval > 1 and recurrence(self.config, interval).largest > 0:
             interval //= 2
-            margin = unit * exact_limit(self.lag(interval)) / rate
+            margin = unit * exact_limit(recurrence(self.config, interval)) / rate
         while margin < bound:
             scale, margin = scale / 2, margin * 2
         out, text = {}, []

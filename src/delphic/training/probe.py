@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from delphic.config import RunConfig
-from delphic.dynamics.response import Branch, Change, Response, fit_response, reward_change
+from delphic.dynamics.response import Branch, Response, fit_response, reward_change
 from delphic.errors import UserError
 from delphic.policy.curvature import Curvature, Part, Stiffness, measure_stiffness
 from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
+from delphic.statistics.interval import Interval
 from delphic.training.generate import Generator, rollout
 from delphic.training.learner import LocalLearner
 from delphic.training.loop import Parts, build_parts
@@ -72,7 +73,7 @@ def step_response(
     steps: int,
     factor: float,
     say: Callable[[str], None],
-) -> tuple[Response, Change]:
+) -> tuple[Response, Interval]:
     """(the gain, what the raised rate does to the reward): a few steps at the run's learning rate and at `factor` times it, each from the checkpoint, with fresh rollouts of the
     policy as it is (the lag enters by the exact limits instead); the update's component along `direction` is followed."""
     branches, rewards = [], []

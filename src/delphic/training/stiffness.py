@@ -16,6 +16,7 @@ from delphic.policy.model import Policy
 from delphic.rollouts import Rollouts
 from delphic.training.learner import LocalLearner
 from delphic.training.metrics import Meter
+from delphic.training.noise import adam_factors
 
 
 class PolicyScores(nn.Module):
@@ -102,16 +103,9 @@ def _column(x: np.ndarray) -> torch.Tensor:
 
 
 def adam_preconditioner(learner: LocalLearner) -> np.ndarray:
-    """[d] 1/(√v̂ + ε) of every parameter, v̂ the second moment corrected for its start at zero (Adam, arXiv 1412.6980)."""
-    out = []
-    for name, parameter in learner.policy.parameters().items():
-        optimiser = learner.optimiser.each[name]
-        state = optimiser.state.get(learner.optimiser.masters.get(name, parameter), {})
-        if "exp_avg_sq" not in state:
-            raise UserError(
-                "probe: the optimiser has no second moments yet; Adam's units need a checkpoint after step 1"
-            )
-        group = optimiser.param_groups[0]
-        corrected = state["exp_avg_sq"].double() / (1 - group["betas"][1] ** float(state["step"]))
-        out.append(1 / (corrected.sqrt() + group["eps"]))
-    return flatten(out)
+    """[d] 1/(√v̂ + ε) of every parameter (`noise.adam_factors`), from the optimiser's second moments."""
+    moments = learner.optimiser.second_moments()
+    if moments is None:
+        raise UserError("probe: the optimiser has no second moments yet; Adam's units need a checkpoint after step 1")
+    factors = adam_factors(moments)
+    return flatten(factors[name] for name in learner.policy.parameters())

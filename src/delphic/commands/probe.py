@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from delphic.commands_dynamics import run_lag, stability_report
+from delphic.commands import need_torch
+from delphic.commands.stability import stability_report
 from delphic.config import RunConfig, make_config
+from delphic.dynamics.stability import Lag
 from delphic.errors import UserError
+from delphic.runs.measured import MEASURED
+from delphic.training.lag import recurrence
 
 
 def run_probe(options: argparse.Namespace) -> int:
@@ -22,9 +26,7 @@ def run_probe(options: argparse.Namespace) -> int:
         raise UserError(f"probe: --completions must be 2 or more, got {options.completions}")
     if not options.factor > 1:
         raise UserError(f"probe: --factor must be above 1, got {options.factor:g}")
-    from delphic.commands import _need_torch
-
-    _need_torch("probe")
+    need_torch("probe")
     from rich.console import Console
 
     from delphic.report.dynamics import print_probe
@@ -36,12 +38,12 @@ def run_probe(options: argparse.Namespace) -> int:
     console = Console(stderr=True)
     with console.status("loading") as status:
         result = probe(run, checkpoint, config, options, lambda text: status.update(text))
-    write_json(run / "stability.json", result)
+    write_json(run / MEASURED, result)
     if options.json:
         print(json.dumps(result, allow_nan=False))
     else:
         print_probe(result)
-        print(f"\nwritten: {run}/stability.json")
+        print(f"\nwritten: {run}/{MEASURED}")
     return 0
 
 
@@ -50,8 +52,8 @@ def probe(run: Path, checkpoint: Path, config: RunConfig, options: argparse.Name
     from delphic.training.probe import clip_factor, measure, step_response
     from delphic.training.run_folder import read_json
 
-    known = run_lag(config.model_dump())
-    lagged = known["interval"] + known["offset"] > 1
+    lag = recurrence(config)
+    lagged = lag.largest > 0
     size = options.completions or config.sampling.completions
     step = int(read_json(checkpoint / "state.json")["step"])
     look = measure(config, Path(), checkpoint, options.prompts, size, "delayed" if lagged else "total", say)
@@ -67,9 +69,7 @@ def probe(run: Path, checkpoint: Path, config: RunConfig, options: argparse.Name
         notes.append(
             "K is that of an update without lag; what-ifs with a lag take all of it as delayed, on the safe side"
         )
-    if config.train.updates_per_step > 1:
-        notes.append(f"{config.train.updates_per_step} updates a step: K is that of all of them, taken as one")
-    factor = (1.0 if clip is None else clip) * config.train.updates_per_step
+    factor = 1.0 if clip is None else clip
     found = look.stiffness
     result = {
         "step": step,
@@ -79,7 +79,7 @@ def probe(run: Path, checkpoint: Path, config: RunConfig, options: argparse.Name
         "confirmed": found.confirmed * factor,
         "certified": bool(found.certified),
         "part": "delayed" if lagged else "total",
-        "units": "adam" if known["averaged"] else "sgd",
+        "units": "adam" if lag.averaged else "sgd",
         "prompts": found.prompts,
         "completions": size,
         "prompts_needed": found.prompts_needed,
@@ -88,12 +88,12 @@ def probe(run: Path, checkpoint: Path, config: RunConfig, options: argparse.Name
         "products": found.products,
         "seconds": look.seconds,
         "learning_rate": config.train.learning_rate,
-        "lag": known,
+        "lag": {"interval": lag.interval, "offset": lag.offset, "momentum": lag.momentum, "averaged": lag.averaged},
         "limits": None,
         "response": None,
         "notes": notes,
     }
-    result |= judge(result)
+    result |= judge(result, lag)
     if options.steps >= 2:
         response, reward = step_response(config, Path(), checkpoint, look.direction, options.steps, options.factor, say)
         about = {"factor": options.factor, "steps": options.steps, "reward_change": asdict(reward)}
@@ -101,15 +101,13 @@ def probe(run: Path, checkpoint: Path, config: RunConfig, options: argparse.Name
     return result
 
 
-def judge(result: dict[str, Any]) -> dict[str, Any]:
+def judge(result: dict[str, Any], lag: Lag) -> dict[str, Any]:
     """Limits at both ends of the interval. A K that is too large gives limits that are too low: so the upper end certifies
     that the expected update is stable at a rate, even where K itself is not certified. Noise is another matter."""
-    from delphic.dynamics.stability import Lag
-
     rate, ends = result["learning_rate"], {}
     for name in ("low", "high"):
         if result[name] > 0:
-            ends[name] = stability_report(rate, Lag(stiffness=result[name], **result["lag"]))
+            ends[name] = stability_report(rate, replace(lag, stiffness=result[name]))
     limit = {name: None if name not in ends else ends[name]["exact_limit"] for name in ("low", "high")}
     margin = {name: None if x is None or not rate else x / rate for name, x in limit.items()}
     if not result["high"] > 0 or (margin["high"] is not None and margin["high"] > 1):
