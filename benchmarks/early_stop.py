@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import beta
 
 from delphic.config import make_config
 from delphic.dynamics.bandit import Bandit
 from delphic.dynamics.bandit_run import Optimiser, Plan, train
 from delphic.dynamics.laws import LAWS
 from delphic.objective import build
+from delphic.statistics.interval import share
 from delphic.training.outlook import Outlook
 
 STEPS, BOUND = 300, 0.01
@@ -94,7 +94,7 @@ def main(count: int, seed: int) -> None:
             "stopped": n,
             "false_stops": false,
             "share_false": false / max(n, 1),
-            "share_false_at_most": float(beta.ppf(0.975, false + 1, n - false)) if false < n else 1.0,
+            "share_false_at_most": share(false, n).high if n else 1.0,
             "false_with_one_look": int(np.array(single)[of].sum()),
             "steps_saved_where_stopped": float(np.array(saved)[stopped].mean()) if n else 0.0,
             "lost_where_stopped": float(np.array(lost)[stopped].mean()) if n else 0.0,

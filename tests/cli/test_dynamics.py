@@ -144,6 +144,20 @@ def test_backtest_of_a_folder(curve: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["backtest", str(curve.parent)]) == 0
 
 
+def test_a_manifest_names_the_pool_and_metric_of_a_file(curve: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, text = curve.parent, curve.read_text()
+    for name in ("b.jsonl", "c.jsonl"):
+        (folder / name).write_text(text.replace("reward_mean", "score"))
+    assert len(call(capsys, "backtest", str(folder))["trials"]) == 3, "without a name for it, the metric is not found"
+    (folder / "MANIFEST.csv").write_text("file,repo,reward_key\nb.jsonl,one,score\nc.jsonl,two,score\n")
+    found = call(capsys, "backtest", str(folder))
+    assert len(found["trials"]) == 9
+    assert found["summary"][0]["runs"] == 3
+    (folder / "MANIFEST.csv").write_text("file,reward_key\nb.jsonl,score\n")
+    assert main(["backtest", str(folder)]) == 2
+    assert "no column repo" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from delphic.dynamics.backtest import exponential, last_value, summarise, trial
-from delphic.dynamics.fitting import Noise, estimate_noise, fit_law, fit_level, make_curve
+from delphic.dynamics.fitting import Noise, draw_levels, estimate_noise, fit_law, fit_level, make_curve, shape_interval
 from delphic.dynamics.forecast import forecast
 from delphic.dynamics.laws import LAWS
 from delphic.dynamics.oscillator import oscillator, response
@@ -82,7 +82,7 @@ def test_intervals_cover_the_end_of_runs_that_follow_a_law() -> None:
     """24 curves; with a true coverage of .94 or more this fails with chance below 1e-2 for these seeds (binomial)."""
     rng = np.random.default_rng(3)
     steps = np.arange(1, STEPS + 1)
-    trials = [trial(name, "laws", steps, y, 0.5) for name, y in (law_curve(rng) for _ in range(24))]
+    trials = [trial(str(i), "laws", steps, law_curve(rng).rewards, 0.5) for i in range(24)]
     (row,) = summarise(trials)
     assert row["answered"] >= 12
     assert row["coverage"] >= 0.8
@@ -102,6 +102,45 @@ def test_shapeless_curves_are_told_apart() -> None:
     assert step.refused or (step.jump is not None and step.jump == pytest.approx(60, abs=3))
     assert forecast(t[:5], np.arange(5.0), 10).reason == "5 steps are too few; 12 are needed"
     assert "is 0.5 at every step" in str(forecast(t, np.full(100, 0.5), 200).reason)
+
+
+def test_intervals_widen_with_the_steps_ahead_and_with_the_change_foreseen() -> None:
+    rng = np.random.default_rng(5)
+    t = np.arange(1, 121)
+    y = 0.8 - 0.6 * np.exp(-0.05 * t) + rng.normal(0, 0.01, 120)
+    near, far = (forecast(t, y, end, limits=(0, 1)).final for end in (150, 600))
+    assert near is not None
+    assert far is not None
+    assert far.high - far.low > 2 * (near.high - near.low), "a plateau that was reached may still be left"
+    rising = 0.8 - 0.6 * np.exp(-0.01 * t) + rng.normal(0, 0.01, 120)
+    free, strays = (forecast(t, rising, 240, limits=(0, 1), inflate=inflate).final for inflate in (0.0, 0.35))
+    assert free is not None
+    assert strays is not None
+    assert strays.high - strays.low > 1.1 * (free.high - free.low)
+    sure = forecast(t, rising, 240, limits=(0, 1)).gain
+    assert sure is not None
+    assert sure.low > 0, "what the laws foresee, without the drift"
+
+
+def test_a_quick_rise_is_no_jump() -> None:
+    t = np.arange(1, 101)
+    for seed in range(8):
+        y = 0.6 + 0.3 * (1 - np.exp(-t / 6)) + np.random.default_rng(seed).normal(0, 0.08, 100)
+        assert forecast(t, y, 200, limits=(0, 1)).jump is None
+
+
+def test_sharp_data_are_fitted_between_the_points_of_the_grid() -> None:
+    """Little noise: the grid's rates are 17 % apart, the interval is far narrower and holds the truth."""
+    t = np.arange(1, 241)
+    y = 0.2 + 0.6 * BY_NAME["exponential"].phi(t, np.array([[0.0213]]))[0]
+    fit = fit_law(BY_NAME["exponential"], make_curve(t, y + ar1(np.random.default_rng(1), 240, 0.002, 0.0)),
+                  Noise(0.002**2 / 2, 0.0), (0.5, 0.5))  # fmt: skip
+    found = shape_interval(fit, "rate")
+    assert found.low < 0.0213 < found.high
+    assert found.high < 1.03 * found.low
+    _, starts, ends = draw_levels(fit, 4000, np.random.default_rng(0))
+    assert np.quantile(starts, 0.025) < 0.2 < np.quantile(starts, 0.975)
+    assert np.quantile(ends, 0.025) < 0.8 < np.quantile(ends, 0.975)
 
 
 def test_the_decay_rate_is_that_of_the_curve() -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta
 
 from delphic.dynamics.fitting import make_curve
 from delphic.dynamics.forecast import Forecast, forecast
 from delphic.dynamics.laws import LAWS
+from delphic.statistics.interval import share
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ def summarise(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         hits, n = sum(bool(t.covered) for t in answered), len(answered)
         row |= {"coverage": None, "coverage_low": None, "coverage_high": None}
         if n:
-            low = float(beta.ppf(0.025, hits, n - hits + 1)) if hits else 0.0
-            high = float(beta.ppf(0.975, hits + 1, n - hits)) if hits < n else 1.0
-            row |= {"coverage": hits / n, "coverage_low": low, "coverage_high": high}
+            covered = share(hits, n)
+            row |= {"coverage": covered.value, "coverage_low": covered.low, "coverage_high": covered.high}
         out.append(row)
     return out

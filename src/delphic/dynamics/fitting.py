@@ -13,8 +13,13 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from delphic.dynamics.laws import LAWS, Law
+from delphic.statistics.interval import Interval
 
 BINS = 120  # points a fit looks at; a longer curve is averaged into as many
+COARSE, POINTS = (
+    30,
+    400,
+)  # grid points that must share the weight for the grid to do; else so many points around the best
 
 
 @dataclass(frozen=True)
@@ -64,15 +69,15 @@ def make_curve(steps: np.ndarray, values: np.ndarray, counts: np.ndarray | None 
 
 @dataclass(frozen=True)
 class LawFit:
-    """A law's posterior over its grid. shapes [g, k]; log_weight [g] (normalised within the law); mean [g, 2] and
-    cov [g, 2, 2] of (R₀, R∞ − R₀); aicc, r2 and `parameters` of the best single fit."""
+    """A law's posterior over shapes: its grid's, or points around the best one where the data are sharper than the grid.
+    shapes [g, k]; log_weight [g] (normalised within the law); mean [g, 2] and cov [g, 2, 2] of (R₀, R∞ − R₀); aicc, r2 and
+    `parameters` of the best single fit."""
 
     law: Law
     shapes: np.ndarray
     log_weight: np.ndarray
     mean: np.ndarray
     cov: np.ndarray
-    evidence: float
     aicc: float
     r2: float
     parameters: dict[str, float]
@@ -116,9 +121,17 @@ def fit_law(
         phi_grid: [g, n] the law's φ on its grid, where it is known already.
     """
     shapes = law.grid(curve.span)
-    mean, cov, log_weight = _posterior(law.phi(curve.t, shapes) if phi_grid is None else phi_grid, curve, noise, prior)
-    evidence = float(np.logaddexp.reduce(log_weight) - np.log(len(shapes)))
-    polished, sse = _polish(law, shapes[np.argmax(log_weight)], curve, noise)
+    phi_grid = law.phi(curve.t, shapes) if phi_grid is None else phi_grid
+    mean, cov, log_weight = _posterior(phi_grid, curve, noise, prior)
+    polished, sse, uncertainty = _polish(law, shapes[np.argmax(log_weight)], curve, noise)
+    if (
+        uncertainty is not None and not _free(law) and _effective(log_weight) < COARSE
+    ):  # the mixture's grid is fine enough
+        near, log_density = _around(law, polished, uncertainty)
+        if len(near) > POINTS // 4:  # else the best shape is at a bound, and the grid is all there is
+            shapes = near
+            mean, cov, weight = _posterior(law.phi(curve.t, shapes), curve, noise, prior)
+            log_weight = weight - log_density
     phi = law.phi(curve.t, polished[None])[0]
     coefficients = _coefficients(phi, curve, noise)
     residual = curve.y - coefficients[0] - coefficients[1] * phi
@@ -129,7 +142,7 @@ def fit_law(
     parameters |= {name: float(value) for name, value in zip(law.parameters, polished, strict=True)}
     r2 = 1 - float((curve.w * residual**2).sum()) / spread if spread > 0 else 0.0
     normalised = log_weight - np.logaddexp.reduce(log_weight)
-    return LawFit(law, shapes, normalised, mean, cov, evidence, float(aicc), r2, parameters)
+    return LawFit(law, shapes, normalised, mean, cov, float(aicc), r2, parameters)
 
 
 def _deviance(sse: float, curve: Curve, noise: Noise) -> float:
@@ -212,9 +225,15 @@ def _coefficients(phi: np.ndarray, curve: Curve, noise: Noise) -> np.ndarray:
     return np.linalg.lstsq(x, whiten(curve.y, curve, noise.correlation), rcond=None)[0]
 
 
-def _polish(law: Law, start: np.ndarray, curve: Curve, noise: Noise) -> tuple[np.ndarray, float]:
-    """Least squares over the shape, from the best point of the grid; k of the mixture stays what it is."""
-    fixed = 1 if law.name == "difficulty_mixture" else 0
+def _free(law: Law) -> int:
+    """The first shape number that is free; k of the mixture is one of a few."""
+    return 1 if law.name == "difficulty_mixture" else 0
+
+
+def _polish(law: Law, start: np.ndarray, curve: Curve, noise: Noise) -> tuple[np.ndarray, float, np.ndarray | None]:
+    """(shape [k], sum of squares, covariance of its free numbers) by least squares from the best point of the grid; no
+    covariance where the data do not determine the shape."""
+    fixed = _free(law)
     y = whiten(curve.y, curve, noise.correlation)
     scale = np.where(np.abs(start[fixed:]) > 0, np.abs(start[fixed:]), 1.0)
 
@@ -227,7 +246,47 @@ def _polish(law: Law, start: np.ndarray, curve: Curve, noise: Noise) -> tuple[np
     found = least_squares(
         residual, np.clip(start[fixed:] / scale, low + 1e-12, high - 1e-12), bounds=(low, high), max_nfev=30
     )
-    return np.concatenate([start[:fixed], found.x * scale]), float(2 * found.cost)
+    information = found.jac.T @ found.jac / np.outer(scale, scale)
+    spread = None
+    if np.isfinite(information).all() and np.linalg.cond(information) < 1e12:
+        spread = noise.variance * np.linalg.inv(information)
+    return np.concatenate([start[:fixed], found.x * scale]), float(2 * found.cost), spread
+
+
+def _effective(log_weight: np.ndarray) -> float:
+    """How many points share the weight, (Σw)²/Σw²."""
+    return float(np.exp(2 * np.logaddexp.reduce(log_weight) - np.logaddexp.reduce(2 * log_weight)))
+
+
+def _around(law: Law, best: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(shapes [POINTS, k], log density of the draw up to a constant): Student's t with 4 degrees of freedom around the best
+    shape, always the same draws; what the law does not allow is left out."""
+    size = len(spread)
+    rng = np.random.default_rng(0)
+    drawn = rng.standard_normal((POINTS, size)) / np.sqrt(rng.chisquare(4, (POINTS, 1)) / 4)
+    shapes = best + drawn @ np.linalg.cholesky(spread).T
+    kept = ((shapes > np.array(law.low)) & (shapes < np.array(law.high))).all(1)
+    return shapes[kept], -0.5 * (4 + size) * np.log1p((drawn[kept] ** 2).sum(1) / 4)
+
+
+def draw_levels(fit: LawFit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(number of the shape, R₀, R∞), [count] each, from the posterior."""
+    which = rng.choice(len(fit.shapes), size=count, p=np.exp(fit.log_weight))
+    c = fit.mean[which] + np.einsum("dij,dj->di", np.linalg.cholesky(fit.cov[which]), rng.standard_normal((count, 2)))
+    return which, c[:, 0], c.sum(1)
+
+
+def shape_interval(fit: LawFit, name: str, level: float = 0.95) -> Interval:
+    """A shape number's interval from the posterior, its value that of the best fit; between points weights go over evenly
+    (in the logarithm, where all are positive)."""
+    values, place = np.unique(fit.shapes[:, fit.law.parameters.index(name)], return_inverse=True)
+    positive = bool(values[0] > 0)
+    x = np.log(values) if positive else values
+    edges = np.concatenate([x[:1], 0.5 * (x[1:] + x[:-1]), x[-1:]])
+    below = np.concatenate([[0.0], np.cumsum(np.bincount(place, np.exp(fit.log_weight)))])
+    low, high = np.interp([(1 - level) / 2, (1 + level) / 2], below, edges)
+    ends = np.exp([low, high]) if positive else (low, high)
+    return Interval(fit.parameters[name], float(ends[0]), float(ends[1]))
 
 
 @dataclass(frozen=True)

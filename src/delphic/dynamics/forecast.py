@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from delphic.dynamics.fitting import Curve, LawFit, Level, Noise, fit_all, fit_jump, fit_level, make_curve
+from delphic.dynamics.fitting import (
+    Curve,
+    LawFit,
+    Level,
+    Noise,
+    draw_levels,
+    fit_all,
+    fit_jump,
+    fit_level,
+    make_curve,
+    shape_interval,
+)
 from delphic.statistics.interval import Interval
 
 DRAWS = 4000
@@ -152,19 +163,16 @@ def _law_draws(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(path [count, t], plateau [count], t at 95 % of the way [count], infinite beyond what is looked at): a shape by its
     weight, R₀ and R∞ given it, kept where both are possible rewards."""
-    which = rng.choice(len(fit.shapes), size=4 * count, p=np.exp(fit.log_weight))
-    spread = np.einsum("dij,dj->di", np.linalg.cholesky(fit.cov[which]), rng.standard_normal((4 * count, 2)))
-    c = fit.mean[which] + spread
-    ends = c.sum(1)
-    inside = (c[:, 0] >= limits[0]) & (ends <= limits[1]) & (ends >= limits[0]) & (c[:, 0] <= limits[1])
+    which, starts, ends = draw_levels(fit, 4 * count, rng)
+    inside = (starts >= limits[0]) & (ends <= limits[1]) & (ends >= limits[0]) & (starts <= limits[1])
     chosen = np.flatnonzero(inside)[:count] if inside.sum() >= count else np.arange(count)
-    c, ends = c[chosen], ends[chosen]
+    starts, ends = starts[chosen], ends[chosen]
     distinct, back = np.unique(which[chosen], return_inverse=True)
     phi = fit.law.phi(times.all, fit.shapes[distinct])[back]
     below = phi[:, -len(times.far) :] < 0.95
     late = np.maximum.accumulate(below[:, ::-1], axis=1)[:, ::-1].sum(1)  # from there on never below
     reach = np.where(late < len(times.far), times.far[np.minimum(late, len(times.far) - 1)], np.inf)
-    return c[:, :1] + c[:, 1:] * phi, ends, reach
+    return starts[:, None] + (ends - starts)[:, None] * phi, ends, reach
 
 
 def _wander_draws(wander: Level, count: int, times: _Times, usual: float, rng: np.random.Generator) -> np.ndarray:
@@ -267,7 +275,5 @@ def _decay(fits: list[LawFit], wander: Level, level: float) -> Interval | None:
     fit = next(f for f in fits if f.law.name == "exponential")
     if fit.aicc > wander.aicc:
         return None
-    rates, weight = np.log(fit.shapes[:, 0]), np.exp(fit.log_weight)
-    edges = np.concatenate([rates[:1], 0.5 * (rates[1:] + rates[:-1]), rates[-1:]])
-    low, high = np.exp(np.interp([(1 - level) / 2, (1 + level) / 2], np.concatenate([[0], np.cumsum(weight)]), edges))
-    return Interval(fit.parameters["rate"], float(low), float(high)) if high < 10 * low else None
+    rate = shape_interval(fit, "rate", level)
+    return rate if rate.high < 10 * rate.low else None

@@ -7,6 +7,7 @@ from typing import Any
 from delphic.reproduce.claims import Outcome
 from delphic.reproduce.forecasts import PART as FORECASTS
 from delphic.reproduce.limits import PART as LIMITS
+from delphic.reproduce.planted import PART as PLANTED
 from delphic.reproduce.study import Study
 
 ABOUT = (
@@ -28,7 +29,7 @@ STATED = {
 
 def dynamics() -> Study:
     title = "Training is a damped oscillator: the claims, measured"
-    return Study("dynamics", "softmax bandits", title, ABOUT, [LIMITS, FORECASTS], STATED, draw)
+    return Study("dynamics", "softmax bandits", title, ABOUT, [LIMITS, PLANTED, FORECASTS], STATED, draw)
 
 
 def draw(outcomes: dict[str, Outcome]) -> list[Any]:

@@ -4,6 +4,7 @@ Adam or SGD), each cut half-way and compared with what came."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from delphic.dynamics.backtest import Trial, summarise, trial
 from delphic.dynamics.bandit import Bandit
 from delphic.dynamics.bandit_run import Optimiser, Plan, train
-from delphic.dynamics.laws import LAWS
+from delphic.dynamics.laws import LAWS, Law
 from delphic.objective import build
 from delphic.reproduce.claims import Claim, Outcome, Part, Verdict
 
@@ -31,9 +32,20 @@ def ar1(rng: np.random.Generator, n: int, deviation: float, correlation: float) 
     return out
 
 
-def law_curve(rng: np.random.Generator, steps: int = STEPS) -> tuple[str, np.ndarray]:
-    """(name, [steps] rewards): a law with shapes of the usual size, AR(1) noise."""
-    law = LAWS[rng.integers(len(LAWS))]
+@dataclass(frozen=True)
+class Planted:
+    """A law's curve with AR(1) noise: rewards [steps], and what it was made from."""
+
+    law: Law
+    shape: list[float]
+    start: float
+    plateau: float
+    rewards: np.ndarray
+
+
+def law_curve(rng: np.random.Generator, steps: int = STEPS, law: Law | None = None) -> Planted:
+    """A law (any, if none is given) with shapes of the usual size."""
+    law = law or LAWS[rng.integers(len(LAWS))]
     shape = {
         "exponential": [1 / (steps * 10 ** rng.uniform(-1.3, -0.1))],
         "three_phase": [1 / (steps * 10 ** rng.uniform(-1.5, -0.5)), rng.uniform(-0.95, 6)],
@@ -50,7 +62,7 @@ def law_curve(rng: np.random.Generator, steps: int = STEPS) -> tuple[str, np.nda
     high = rng.uniform(low + 0.1, 1)
     path = law.phi(np.arange(1, steps + 1), np.array([shape]))[0]
     noise = ar1(rng, steps, 10 ** rng.uniform(-2, -1.1), rng.uniform(0, 0.6))
-    return law.name, low + (high - low) * path + noise
+    return Planted(law, shape, low, high, low + (high - low) * path + noise)
 
 
 def bandit_curves(rng: np.random.Generator, seed: int, steps: int = STEPS) -> tuple[str, np.ndarray]:
@@ -103,8 +115,8 @@ def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
     t = np.arange(1, STEPS + 1)
     laws: list[Trial] = []
     for i in range(count):
-        name, y = law_curve(rng)
-        laws.append(trial(name, "laws", t, y, HALF))
+        curve = law_curve(rng)
+        laws.append(trial(curve.law.name, "laws", t, curve.rewards, HALF))
         if (i + 1) % 50 == 0:
             note(f"laws: {i + 1} of {count}")
     runs: list[Trial] = []

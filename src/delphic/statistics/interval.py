@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scipy.stats import binomtest
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -16,3 +18,9 @@ class Interval:
     @property
     def excludes_zero(self) -> bool:
         return self.low > 0 or self.high < 0
+
+
+def share(hits: int, count: int) -> Interval:
+    """A share of `count` ≥ 1 cases with its exact (Clopper-Pearson) 95 % interval."""
+    ends = binomtest(hits, count).proportion_ci(0.95, method="exact")
+    return Interval(hits / count, float(ends.low), float(ends.high))
