@@ -109,9 +109,11 @@ def examine(
     def keep(part: Rollouts, scores: GroupScores) -> None:
         groups.append(part)
         grams.append(scores.gram)
-        if len(groups) % 25 == 0:
+        if len(groups) % (25 if problems > 100 else 5) == 0:
             note(f"scored {len(groups)} of {problems} problems")
 
+    gradient = config.train.model_copy(update={"optimizer": "sgd"})  # the errors are the gradient's, not Adam's step's
+    config = config.model_copy(update={"train": gradient})
     measured = run_pilot(config, folder, problems, completions, lambda _: None, keep)
     parts = build_parts(config, folder)
     extra = _others(parts, groups, others)
