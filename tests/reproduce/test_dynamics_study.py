@@ -16,6 +16,18 @@ from delphic.reproduce.dynamics import dynamics
 from delphic.reproduce.forecasts import _verdict, bandit_curves, law_curve
 from delphic.reproduce.limits import World, behaves, empirical_limit, variance_rows
 from delphic.reproduce.planted import held
+from delphic.reproduce.plateaus import (
+    SIZES,
+    bandit_rows,
+    equivalence,
+    exponent,
+    fluctuation,
+    law_rows,
+    mean_field_row,
+    mean_field_rows,
+    model_rows,
+)
+from delphic.reproduce.runs import Course
 from delphic.reproduce.study import run_study
 
 
@@ -82,9 +94,69 @@ def test_the_study_runs_draws_and_reports(tmp_path: Path) -> None:
     assert [c["verdict"] for c in report["claims"]] == ["holds", "holds"]
     page = (tmp_path / "report.html").read_text()
     assert "found by running" in page
-    assert [part.name for part in dynamics().parts] == ["limits", "planted", "forecasts"]
+    assert [part.name for part in dynamics().parts] == ["limits", "group_size", "planted", "forecasts"]
 
 
 def test_what_the_study_does_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "dynamics", "--model", "x"]) == 2
     assert "leave out --model" in capsys.readouterr().err
+
+
+def test_levels_are_equal_apart_or_open() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.01, 8)
+    assert equivalence(noise) == "equal"
+    assert equivalence(noise + 0.05) == "apart"
+    assert equivalence(20 * noise) == "cannot tell"
+
+
+def test_the_exponent_of_planted_noise_is_found_and_a_trend_is_no_fluctuation() -> None:
+    """400 runs: the standard error of the exponent is about 0.006; the band is five of them."""
+    rng, t = np.random.default_rng(1), np.linspace(0, 1, 60)
+    curves = [t + rng.normal(0, size**-0.5, (400, 60)) for size in SIZES]
+    found = exponent([fluctuation(c) for c in curves])
+    assert found.value == pytest.approx(-1, abs=0.03)
+    assert fluctuation(2 * t[None] + 1)[0] == pytest.approx(0, abs=1e-20)
+
+
+def test_the_mean_field_share_is_exact_and_free_of_sampling_noise() -> None:
+    exact = np.array([0.1, 0.5, 0.9])
+    row = mean_field_row(exact, 0)
+    assert row["deviation over prompts"] == pytest.approx(exact.std())
+    assert row["share of p̄(1−p̄) that lies between prompts"] == pytest.approx(exact.var() / 0.25)
+    sampled = np.random.default_rng(2).binomial(4, np.tile(exact, 20_000)) / 4
+    assert mean_field_row(sampled, 0, 4)["deviation over prompts"] == pytest.approx(exact.std(), rel=0.01)
+
+
+def test_the_bandits_levels_depend_on_g_only_where_they_are_normalised() -> None:
+    """Plain SGD with an anchor: the largest difference of exact levels is within 0.05 of 0 (standard error 0.01)."""
+    rows, path = bandit_rows(4, 200, lambda _: None)
+    assert len(rows) == 12
+    assert [row["step"] for row in path] == sorted(row["step"] for row in path)
+    plain = next(r for r in rows if (r["optimiser"], r["advantage"], r["KL anchor"]) == ("sgd", "mean", 0.5))
+    assert abs(plain["G = 64"] - plain["G = 4"]) < 0.05
+    alone = next(r for r in rows if r["prompts"] == 1 and r["advantage"] == "mean")
+    assert -1.5 < alone["exponent of the gradient's error"] < -1  # c₁ = 0; c₃'s part falls faster
+    assert "exponent of the gradient's error" not in next(r for r in rows if r["advantage"] == "std")
+
+
+def test_rows_of_the_models_runs_say_what_was_planted() -> None:
+    rng, steps = np.random.default_rng(3), 40
+    t = np.arange(1, steps + 1)
+
+    def course(size: int) -> Course:
+        reward = 0.2 + 0.5 * (1 - np.exp(-t / 8)) + rng.normal(0, 0.2 * size**-0.5, steps)
+        held_out = {step: rng.binomial(4, np.clip(rng.normal(0.5, step / 200, 2000), 0, 1)) / 4 for step in (0, 20, 40)}
+        return Course(reward, 0.16, held_out)
+
+    courses = {("sgd", "mean"): {size: [course(size) for _ in range(6)] for size in SIZES}}
+    rows, parts = model_rows(courses, steps)
+    assert rows[0]["levels"] == "equal"
+    assert [p["of it sampling, V_within/(BG)"] for p in parts] == [0.16 / (4 * size) for size in SIZES]
+    laws, ahead = law_rows(courses)
+    assert sum(row["best by AICc"] for row in laws) == 6
+    exponential = next(row for row in laws if row["law"] == "exponential")
+    assert exponential["median AICc − three-phase"] < 0
+    assert ahead["runs"] == 6
+    field, grown = mean_field_rows(courses, steps)
+    assert [row["step"] for row in field] == [0, 20, 40]
+    assert grown.low > 0

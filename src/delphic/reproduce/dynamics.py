@@ -8,6 +8,7 @@ from delphic.reproduce.claims import Outcome
 from delphic.reproduce.forecasts import PART as FORECASTS
 from delphic.reproduce.limits import PART as LIMITS
 from delphic.reproduce.planted import PART as PLANTED
+from delphic.reproduce.plateaus import PART as GROUP_SIZE
 from delphic.reproduce.study import Study
 
 ABOUT = (
@@ -29,7 +30,7 @@ STATED = {
 
 def dynamics() -> Study:
     title = "Training is a damped oscillator: the claims, measured"
-    return Study("dynamics", "softmax bandits", title, ABOUT, [LIMITS, PLANTED, FORECASTS], STATED, draw)
+    return Study("dynamics", "softmax bandits", title, ABOUT, [LIMITS, GROUP_SIZE, PLANTED, FORECASTS], STATED, draw)
 
 
 def draw(outcomes: dict[str, Outcome]) -> list[Any]:

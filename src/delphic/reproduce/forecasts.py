@@ -65,17 +65,21 @@ def law_curve(rng: np.random.Generator, steps: int = STEPS, law: Law | None = No
     return Planted(law, shape, low, high, low + (high - low) * path + noise)
 
 
-def bandit_curves(rng: np.random.Generator, seed: int, steps: int = STEPS) -> tuple[str, np.ndarray]:
-    """(what it is, [replicas, steps] rewards as a trainer logs them): prompts of mixed difficulty with shared features."""
-    prompts, arms, width = int(rng.integers(8, 40)), int(rng.integers(2, 6)), int(rng.integers(4, 12))
+def mixed_bandit(rng: np.random.Generator, prompts: int, arms: int, width: int) -> tuple[Bandit, np.ndarray]:
+    """Prompts of mixed difficulty with shared features, one right arm each; and the policy θ to start from."""
     rewards = np.zeros((prompts, arms))
     rewards[np.arange(prompts), rng.integers(arms, size=prompts)] = 1
     shared = rng.normal(size=(prompts, arms, width)) / np.sqrt(width)
     skill = rewards[:, :, None] * rng.uniform(0.3, 1.5, (prompts, 1, 1))  # a direction that helps everywhere
     offset = rewards[:, :, None] * rng.normal(rng.uniform(-2.5, 0.5), rng.uniform(0.3, 1.5), (prompts, 1, 1))
-    bandit = Bandit(np.concatenate([shared, skill, offset], axis=2), rewards)
     start = np.zeros(width + 2)
     start[-1] = 1.0  # how hard a prompt is: what it starts from, up to what the shared features add
+    return Bandit(np.concatenate([shared, skill, offset], axis=2), rewards), start
+
+
+def bandit_curves(rng: np.random.Generator, seed: int, steps: int = STEPS) -> tuple[str, np.ndarray]:
+    """(what it is, [replicas, steps] rewards as a trainer logs them) of a `mixed_bandit`."""
+    bandit, start = mixed_bandit(rng, int(rng.integers(8, 40)), int(rng.integers(2, 6)), int(rng.integers(4, 12)))
     adam = rng.random() < 0.6
     rate = 10 ** rng.uniform(-2.3, -1.3) if adam else 10 ** rng.uniform(-0.8, 0.5)
     scaled = rng.random() < 0.5
