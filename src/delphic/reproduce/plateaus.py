@@ -275,6 +275,10 @@ def _claims(
     bandits: list[Row], models: list[Row], laws: list[Row], grown: Interval, path: list[Row], quick: bool
 ) -> list[Claim]:
     both = [("bandit", bandits), ("built-in model", models)]
+    reached = (
+        "bandit: the level that training reaches",
+        "built-in model: the level after the last step, still on its way,",
+    )
     share = "share of p̄(1−p̄) that lies between prompts"
     single = next(row for row in laws if row["law"] == "exponential")
     best = max(laws, key=lambda row: row["best by AICc"])
@@ -285,7 +289,7 @@ def _claims(
         won = "does not hold"
     widened: Verdict = "holds" if grown.low > 0 else "does not hold" if grown.high < 0 else "cannot tell"
     return [
-        *(_level_claim(name, rows, quick) for name, rows in both),
+        *(_level_claim(what, rows, quick) for what, (_, rows) in zip(reached, both, strict=True)),
         *(_fluctuation_claim(name, rows, quick) for name, rows in both),
         Claim(
             "The three-phase law describes reward curves better than a single exponential",
@@ -295,9 +299,9 @@ def _claims(
             "cannot tell" if quick else won,
         ),
         Claim(
-            "The spread of p over prompts widens, so that one order parameter no longer summarises the policy",
+            "built-in model: the spread of p over prompts widens, so that one order parameter no longer summarises the policy",
             PAPER + " (erosion of the mean field)",
-            f"built-in model: the share of p̄(1−p̄) between prompts changes by {text(grown, 3)}; bandit: "
+            f"the share of p̄(1−p̄) between prompts changes by {text(grown, 3)}; a bandit, for comparison: "
             f"{path[0][share]:.2f} at the start, at most {max(r[share] for r in path):.2f}, {path[-1][share]:.2f} at the end",
             "cannot tell" if quick else widened,
         ),
@@ -309,11 +313,11 @@ def _where(row: Row) -> str:
     return f"{row['optimiser']} {row['advantage']}{anchor}{', one prompt' if row.get('prompts') == 1 else ''}"
 
 
-def _level_claim(name: str, rows: list[Row], quick: bool) -> Claim:
+def _level_claim(what: str, rows: list[Row], quick: bool) -> Claim:
     apart = [f"{_where(r)} {r['largest difference']}" for r in rows if r["levels"] == "apart"]
     equal = sum(r["levels"] == "equal" for r in rows)
     return Claim(
-        f"{name}: the level that training reaches does not depend on G (± {MARGIN})",
+        f"{what} does not depend on G (± {MARGIN})",
         PAPER,
         f"equal in {equal} of {len(rows)} settings" + (f"; apart: {'; '.join(apart)}" if apart else ""),
         "cannot tell" if quick else "does not hold" if apart else "holds" if equal == len(rows) else "cannot tell",
