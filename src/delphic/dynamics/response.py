@@ -111,7 +111,7 @@ def reward_change(own: Sequence[np.ndarray], raised: Sequence[np.ndarray]) -> In
 
 
 def raised_slope(windows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], level: float = 0.95) -> Interval | None:
-    """Interval of y per raised step beyond its trend: least squares y = a_w + b·t + x·(raised updates so far) over windows w with a
+    """Change of y per raised step beyond its trend: least squares y = a_w + b·t + x·(raised updates so far) over windows w with a
     common b and x, and Student's interval of x.
 
     Args: windows: (t [n], raised updates before t [n], y [n]) each.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from delphic.config import RunConfig
 from delphic.planning.advice import advise
@@ -16,7 +15,7 @@ from delphic.reproduce.claims import Claim, Outcome, Part, Verdict, text
 from delphic.reproduce.runs import course, plain_config
 from delphic.statistics.evaluation import spearman
 from delphic.statistics.group_size import Constants, estimate_constants, relative_error
-from delphic.statistics.interval import Interval
+from delphic.statistics.interval import Interval, mean_interval
 
 PAPER = "arXiv 2603.01162"
 SIZES = (2, 4, 8, 16, 32, 64)
@@ -57,7 +56,10 @@ def run_sweep(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome
                 values = accuracy[:, j, k]
                 rows.append(
                     {"N": budget, "steps": step, "G": size, "held-out accuracy": float(values.mean())}
-                    | {"± 95 %": _half_width(values), "best in, of the resampled": float(first[j])}
+                    | {
+                        "± 95 %": mean_interval(values).high - float(values.mean()),
+                        "best in, of the resampled": float(first[j]),
+                    }
                     | {"predicted error / least": float(predicted[j] / predicted.min())}
                 )
     return Outcome(_sweep_claims(summary, constants.g_star), {"Best G in training": summary, "Accuracy by G": rows})
@@ -93,17 +95,13 @@ def best_size(accuracy_SG: np.ndarray, sizes: Sequence[int]) -> tuple[int, int, 
     return sizes[int(accuracy_SG.mean(0).argmax())], int(low), int(high), shares
 
 
-def _half_width(values: np.ndarray) -> float:
-    return float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-
-
 def _significant_pairs(accuracy_SG: np.ndarray) -> int:
     """Pairs of G whose paired difference over seeds has a 95 % interval without 0 (no correction for many pairs)."""
     count = 0
     for i in range(accuracy_SG.shape[1]):
         for j in range(i):
             difference = accuracy_SG[:, i] - accuracy_SG[:, j]
-            count += bool(abs(difference.mean()) > _half_width(difference))
+            count += mean_interval(difference).excludes_zero
     return count
 
 
@@ -186,17 +184,14 @@ def run_recommended(folder: Path, quick: bool, note: Callable[[str], None]) -> O
     ]
     if {2, 16} <= set(sizes):
         ratio = accuracy[:, sizes.index(2)] / accuracy[:, sizes.index(16)]
-        half = _half_width(ratio)
+        found = mean_interval(ratio)
+        verdict: Verdict = "holds" if found.low > 0.95 else "does not hold" if found.high < 0.95 else "cannot tell"
         claims.append(
             Claim(
                 "G = 2 is about as good as G = 16 (97.6 % of it)",
                 "arXiv 2510.00977 (2-GRPO), there with an eighth of the completions; here with as many",
-                f"accuracy at G = 2 over that at G = 16: {ratio.mean():.3f} ± {half:.3f}",
-                "holds"
-                if ratio.mean() - half > 0.95
-                else "does not hold"
-                if ratio.mean() + half < 0.95
-                else "cannot tell",
+                f"accuracy at G = 2 over that at G = 16: {found.value:.3f} ± {found.high - found.value:.3f}",
+                verdict,
             )
         )
     return Outcome(claims, {f"The recommended G against the others (N = {budget}, {steps} steps)": rows})
@@ -204,11 +199,9 @@ def run_recommended(folder: Path, quick: bool, note: Callable[[str], None]) -> O
 
 def noninferiority(difference: np.ndarray, margin: float = MARGIN) -> dict[str, Any]:
     """Of paired differences recommended − other: mean, one-sided 95 % lower bound (Student's t), verdict."""
-    count = len(difference)
-    half = float(student.ppf(0.95, count - 1) * difference.std(ddof=1) / np.sqrt(count))
-    mean = float(difference.mean())
-    verdict = "non-inferior" if mean - half > -margin else "inferior" if mean + half < -margin else "cannot tell"
-    return {"recommended − this": mean, "lower bound": mean - half, "verdict": verdict}
+    found = mean_interval(difference, 0.90)
+    verdict = "non-inferior" if found.low > -margin else "inferior" if found.high < -margin else "cannot tell"
+    return {"recommended − this": found.value, "lower bound": found.low, "verdict": verdict}
 
 
 SWEEP = Part("sweep", "which G learns best at a fixed number of completions", run_sweep)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.stats import binomtest
+from scipy.stats import t as student
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,10 @@ def share(hits: int, count: int) -> Interval:
     """A share of `count` ≥ 1 cases with its exact (Clopper-Pearson) 95 % interval."""
     ends = binomtest(hits, count).proportion_ci(0.95, method="exact")
     return Interval(hits / count, float(ends.low), float(ends.high))
+
+
+def mean_interval(values: np.ndarray, level: float = 0.95) -> Interval:
+    """The mean of [n] ≥ 2 independent values, by Student's t."""
+    mean, n = float(values.mean()), len(values)
+    half = float(student.ppf(0.5 + level / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    return Interval(mean, mean - half, mean + half)
