@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from delphic.objective import StepInputs, build, coefficients, prepare
-from delphic.policy.curvature import Curvature, Part, Update, cross_terms, measure_stiffness
+from delphic.policy.curvature import Curvature, Part, Update, cross_terms, measure_stiffness, reward_slopes
 
 PROMPTS, VOCABULARY, LENGTH, GROUP = 2, 2, 2, 2
 STRINGS = np.array(list(itertools.product(range(VOCABULARY), repeat=LENGTH)))  # [4, 2] all completions
@@ -38,16 +38,25 @@ def reward(prompt: np.ndarray, choice: np.ndarray) -> np.ndarray:
     return np.array([[0.0, 1.0, 0.3, 0.0], [1.0, 0.0, 0.0, 0.5]])[prompt, choice]
 
 
+def log_ratio_to_reference(model: TinyModel) -> np.ndarray:
+    """[N, T] log π − log π_ref; the reference is the same model from another seed."""
+    reference, rows = TinyModel(model.prompt, model.choice, seed=7), np.arange(len(model.prompt))
+    with torch.no_grad():
+        return (model(rows) - reference(rows)).numpy()
+
+
 def one_batch(rows: np.ndarray) -> list[np.ndarray]:
     return [rows] if len(rows) else []
 
 
-def make_update(goal: Any, prompt: np.ndarray, choice: np.ndarray, groups: np.ndarray, chance: np.ndarray) -> Update:
+def make_update(goal: Any, model: TinyModel, groups: np.ndarray, chance: np.ndarray) -> Update:
     """An update of whole groups, each group's weight times its `chance` (a probability; 1 where it was sampled)."""
-    rewards = reward(prompt, choice)
+    prompt = model.prompt
+    rewards = reward(prompt, model.choice)
+    kl = log_ratio_to_reference(model).sum(1)
 
     def coefficient(r: np.ndarray) -> np.ndarray:
-        return prepare(goal, StepInputs(rewards=r, groups=groups)).coefficient
+        return prepare(goal, StepInputs(rewards=r, groups=groups, sequence_kl=kl)).coefficient
 
     base = coefficient(rewards)
     mask = np.ones((len(prompt), LENGTH))
@@ -70,6 +79,9 @@ def make_update(goal: Any, prompt: np.ndarray, choice: np.ndarray, groups: np.nd
         groups,
         cross_terms(groups, rewards, coefficient),
         slopes if goal.needs_behaviour else None,
+        rewarded=(reward_slopes(groups, rewards, coefficient), -goal.kl_coefficient * mask)
+        if goal.uses_kl_reward
+        else None,
     )
 
 
@@ -82,11 +94,11 @@ def enumerated(goal: Any) -> tuple[TinyModel, Update]:
     with torch.no_grad():
         logp = model(np.arange(len(prompt))).sum(1).numpy()
     chance = np.repeat(np.exp(logp.reshape(-1, GROUP).sum(1)), GROUP) / PROMPTS
-    return model, make_update(goal, prompt, choice, np.repeat(np.arange(len(prompt) // GROUP), GROUP), chance)
+    return model, make_update(goal, model, np.repeat(np.arange(len(prompt) // GROUP), GROUP), chance)
 
 
 def expected_update(
-    goal: Any, model: TinyModel, update: Update, sampler: torch.Tensor, now: torch.Tensor
+    goal: Any, model: TinyModel, update: Update, to_reference: torch.Tensor, sampler: torch.Tensor, now: torch.Tensor
 ) -> torch.Tensor:
     """u(θ; θ_b) [d] written out: Σ over groups of their probability under θ_b × Σ k(ρ) ∇ log π_θ, with its graph."""
     names = [name for name, _ in model.named_parameters()]
@@ -100,6 +112,11 @@ def expected_update(
     behaviour, current = logp(sampler), logp(now)
     mask = torch.from_numpy(update.mask)
     base = torch.from_numpy(np.where(update.weight > 0, update.token / update.weight, 0))[:, :1]
+    if goal.uses_kl_reward:  # leave-one-out in groups of two: the other's is taken away
+        rewards = torch.from_numpy(reward(model.prompt, model.choice))
+        moved = (to_reference + behaviour - behaviour.detach()).sum(1)
+        earned = (rewards - goal.kl_coefficient * moved).reshape(-1, GROUP)
+        base = (earned - earned.flip(1)).reshape(-1, 1)
     k = coefficients(goal, base, torch.ones_like(base), current - behaviour, mask).policy
     chance = behaviour.sum(1).reshape(-1, GROUP).sum(1).exp() / PROMPTS
     weight = (chance[:, None].expand(-1, GROUP).reshape(-1, 1) / GROUP) * mask
@@ -116,15 +133,17 @@ def expected_update(
         {"baseline": "mean", "scale": "std", "scale_epsilon": 0.1},
         {"baseline": "none", "importance": "ratio"},
         {"baseline": "leave_one_out", "importance": "ratio", "ratio_level": "completion"},
+        {"baseline": "leave_one_out", "kl": "k1", "kl_place": "reward", "kl_coefficient": 0.4},
     ],
-    ids=["leave one out", "mean", "std", "token ratio", "completion ratio"],
+    ids=["leave one out", "mean", "std", "token ratio", "completion ratio", "KL in the reward"],
 )
 def test_products_are_those_of_the_enumerated_derivative(choices: dict[str, Any], part: Part) -> None:
     goal = build({**choices, "aggregation": "sequence_sum"})
     model, update = enumerated(goal)
     theta = torch.cat([p.detach().ravel() for p in model.parameters()])
     through = {"delayed": [0], "fresh": [1], "total": [0, 1]}[part]
-    jacobians = torch.func.jacrev(lambda a, b: expected_update(goal, model, update, a, b), (0, 1))(theta, theta)
+    away = torch.from_numpy(log_ratio_to_reference(model))
+    jacobians = torch.func.jacrev(lambda a, b: expected_update(goal, model, update, away, a, b), (0, 1))(theta, theta)
     dense = -sum(jacobians[i] for i in through).detach().numpy()
     dense = (dense + dense.T) / 2
     curvature = Curvature(model, update, one_batch, part)
@@ -141,14 +160,29 @@ def test_products_are_those_of_the_enumerated_derivative(choices: dict[str, Any]
         assert direction @ dense @ direction == pytest.approx(value, abs=1e-9)
 
 
-def test_full_importance_weights_leave_nothing_delayed() -> None:
-    goal = build(
-        {"baseline": "none", "importance": "ratio", "ratio_level": "completion", "aggregation": "sequence_sum"}
-    )
+WEIGHTED = {"baseline": "leave_one_out", "importance": "ratio", "ratio_level": "completion"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"baseline": "none"},
+        {"baseline": "mean"},
+        {"ratio_level": "token"},
+        {"importance": "none"},
+        {"data_weight": "exponential"},
+        {"kl": "k1", "kl_place": "reward", "kl_coefficient": 0.4},
+    ],
+)
+def test_the_lag_is_called_cancelled_where_nothing_is_delayed(change: dict[str, Any]) -> None:
+    goal = build({**WEIGHTED, "aggregation": "sequence_sum", **change})
     model, update = enumerated(goal)
     curvature = Curvature(model, update, one_batch, "delayed")
     vector = np.random.default_rng(0).normal(size=curvature.size)
-    assert np.abs(curvature.product(vector, np.arange(update.prompts))).max() < 1e-12
+    delayed = np.abs(curvature.product(vector, np.arange(update.prompts))).max()
+    assert goal.cancels_lag == (delayed < 1e-9)
+    assert goal.cancels_lag or delayed > 1e-4
 
 
 def sampled(goal: Any, count: int, rng: np.random.Generator) -> tuple[TinyModel, Update]:
@@ -161,7 +195,7 @@ def sampled(goal: Any, count: int, rng: np.random.Generator) -> tuple[TinyModel,
     choice = np.minimum(below.sum(-1), len(STRINGS) - 1).ravel()
     model = TinyModel(np.repeat(prompt, GROUP), choice)
     groups = np.repeat(np.arange(count), GROUP)
-    return model, make_update(goal, model.prompt, choice, groups, np.full(len(choice), 1 / count))
+    return model, make_update(goal, model, groups, np.full(len(choice), 1 / count))
 
 
 def exact_top(preconditioner: np.ndarray) -> float:

@@ -97,7 +97,7 @@ def test_the_study_runs_draws_and_reports(tmp_path: Path) -> None:
     assert [c["verdict"] for c in report["claims"]] == ["holds", "holds"]
     page = (tmp_path / "report.html").read_text()
     assert "found by running" in page
-    assert [part.name for part in dynamics().parts] == ["limits", "group_size", "planted", "forecasts"]
+    assert [part.name for part in dynamics().parts] == ["limits", "neural", "group_size", "planted", "forecasts"]
 
 
 def test_what_the_study_does_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from delphic.rollouts import Rollouts
 from delphic.training.learner import LocalLearner
 from delphic.training.loop import build_parts
 from delphic.training.metrics import Meter
-from delphic.training.probe import _sample
+from delphic.training.probe import sample
 from delphic.training.stiffness import adam_preconditioner, make_curvature
 
 
@@ -60,7 +60,7 @@ def test_update_and_fresh_derivative_are_the_learners_own(
     config = sgd(quick, objective)
     parts = build_parts(config, reward_folder)
     parts.sampler.sync(parts.learner)
-    batch = _sample(parts, 8, 4, 1)
+    batch = sample(parts, 8, 4, 1)
     learner = parts.learner
     assert isinstance(learner, LocalLearner)
     curvature = make_curvature(learner, batch, "fresh", adam=False)
@@ -139,7 +139,7 @@ def test_adams_preconditioner_is_its_own_step(quick: dict[str, Any], reward_fold
     learner = parts.learner
     assert isinstance(learner, LocalLearner)
     parts.sampler.sync(learner)
-    batch = _sample(parts, 8, 4, 1)
+    batch = sample(parts, 8, 4, 1)
     gradient = make_curvature(learner, batch, "total", adam=False).gradient(np.arange(8))
     before = flatten(learner.policy.parameters().values())
     learner.learn(batch, 1, Meter(), Meter())

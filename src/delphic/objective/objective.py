@@ -117,8 +117,14 @@ class Objective(BaseModel):
 
     @property
     def cancels_lag(self) -> bool:
-        """Full importance weights make the expected update that of the current policy, whatever the lag (theory section 2)."""
-        return self.importance == "ratio" and self.mask == "none"
+        """Whether the expected update is that of the current policy, whatever policy sampled: the whole completion's ratio,
+        unmasked, times an advantage whose mean over the other completions does not depend on who sampled them (derived;
+        a token's ratio, that of a KL term included, leaves the distribution of the tokens before it)."""
+        weighted = self.importance == "ratio" and self.ratio_level == "completion" and self.mask == "none"
+        linear = self.baseline in ("none", "mean", "leave_one_out", "oracle") and self.scale == "none"
+        plain = self.data_weight == "none" and self.selection == "all" and self.reward_normalization == "none"
+        unanchored = not self.needs_reference and self.pairwise == 0 and self.quadratic == 0
+        return weighted and linear and plain and unanchored
 
     @property
     def uses_kl_loss(self) -> bool:

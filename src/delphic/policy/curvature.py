@@ -6,6 +6,8 @@ derivative (theory section 3, derived; both parts at θ_b = θ) is
     delayed, through the sampling policy θ_b:  E Σ_gh (k_g ∇ log π(y_g)) S_hᵀ over a group, S_h a completion's score
     fresh, through the current policy θ:       E Σ k ∇² log π + Σ (∂k/∂ log π) ∇ log π ∇ log πᵀ (ratios, KL anchors)
 
+A KL term in the reward is one of the sampling policy: E Σ_gh (∂A_g/∂r_h) ∇ log π(y_g) (∂r_h/∂θ_b)ᵀ joins the delayed part.
+
 For h ≠ g only the change that y_h makes to A_g counts: A_g − A_g^(−h), without y_h, has the same expectation and far less noise.
 Of a derivative that is not symmetric the symmetric part is taken: its top eigenvalue bounds the real parts of the others.
 Products with a vector need one forward pass with tangents and one backward pass; the matrix never exists.
@@ -42,6 +44,7 @@ class Update:
     where the policy wrote. prompt [N]: 0 … P − 1. cross [N, N]: for g ≠ h of a group A_g − A_g^(−h), else nothing.
     slopes: tangents [N, T] of log π → the weighted changes of the coefficients through the ratio to the behaviour policy and
     through that to the reference; None where the coefficients depend on neither. penalised: whether they do where A is 0.
+    rewarded: (∂A_g/∂r_h [N, N] within groups, ∂r_h/∂ log π_b [N, T]) of a KL term in the reward; None without one.
     """
 
     token: np.ndarray
@@ -51,6 +54,7 @@ class Update:
     cross: csr_array
     slopes: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
     penalised: bool = False
+    rewarded: tuple[csr_array, np.ndarray] | None = None
 
     @property
     def prompts(self) -> int:
@@ -156,6 +160,11 @@ class Curvature:
             forth = u.token * scored[:, None] + u.weight * (u.cross @ scored)[:, None]
             back = u.mask * (own + u.cross.T @ (u.weight * tangents).sum(1))[:, None]
             out += (forth + back) / 2
+            if u.rewarded is not None:
+                through, factor = u.rewarded
+                forth = u.weight * (through @ (factor * tangents).sum(1))[:, None]
+                back = factor * (through.T @ (u.weight * tangents).sum(1))[:, None]
+                out += (forth + back) / 2
         if u.slopes is not None:
             behaviour, reference = u.slopes(tangents)
             # the ratio's two ends: what the current policy adds through it, the sampling policy takes away
@@ -205,6 +214,26 @@ def cross_terms(group: np.ndarray, reward: np.ndarray, coefficient: Callable[[np
     out = csr_array((values, (rows, columns)), shape=(len(base), len(base)))
     out.eliminate_zeros()
     return out
+
+
+def reward_slopes(group: np.ndarray, reward: np.ndarray, coefficient: Callable[[np.ndarray], np.ndarray]) -> csr_array:
+    """[N, N] ∂A_g/∂r_h within groups, by central differences of the k-th member of every group at once.
+
+    Args: as `cross_terms` takes them.
+    """
+    slots, step = group_slots(group), 1e-6
+    entries = []
+    for k in range(slots.shape[1]):
+        here = slots[:, k] >= 0
+        moved = slots[here, k]
+        shift = np.zeros_like(reward)
+        shift[moved] = step
+        change = (coefficient(reward + shift) - coefficient(reward - shift)) / (2 * step)
+        members = slots[here]
+        counts = members >= 0
+        entries.append((change[members[counts]], members[counts], np.repeat(moved, counts.sum(1))))
+    values, rows, columns = (np.concatenate(x) for x in zip(*entries, strict=True))
+    return csr_array((values, (rows, columns)), shape=(len(reward), len(reward)))
 
 
 def flatten(tensors: Iterable[Any]) -> np.ndarray:

@@ -7,13 +7,15 @@ from typing import Any
 from delphic.reproduce.claims import Outcome
 from delphic.reproduce.forecasts import PART as FORECASTS
 from delphic.reproduce.limits import PART as LIMITS
+from delphic.reproduce.neural import PART as NEURAL
+from delphic.reproduce.neural import WAY
 from delphic.reproduce.planted import PART as PLANTED
 from delphic.reproduce.plateaus import PART as GROUP_SIZE
 from delphic.reproduce.study import Study
 
 ABOUT = (
     "The third paper's claims about the course of training, measured in a softmax bandit where K, the fixed point and the "
-    "expected update are exact, and on curves whose end is known."
+    "expected update are exact, on the built-in language model, and on curves whose end is known."
 )
 
 STATED = {
@@ -30,16 +32,52 @@ STATED = {
 
 def dynamics() -> Study:
     title = "Training is a damped oscillator: the claims, measured"
-    return Study("dynamics", "softmax bandits", title, ABOUT, [LIMITS, GROUP_SIZE, PLANTED, FORECASTS], STATED, draw)
+    return Study(
+        "dynamics", "softmax bandits", title, ABOUT, [LIMITS, NEURAL, GROUP_SIZE, PLANTED, FORECASTS], STATED, draw
+    )
 
 
 def draw(outcomes: dict[str, Outcome]) -> list[Any]:
+    figures = []
+    if "limits" in outcomes:
+        figures.append(thresholds(outcomes["limits"].tables["ηK at the threshold"]))
+    if "neural" in outcomes:
+        figures.append(ways(outcomes["neural"].tables[WAY]))
+    return figures
+
+
+def ways(rows: list[dict[str, Any]]) -> Any:
+    """The language model's way along its stiffest direction, a line a learning rate."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    styles = [
+        ("#999999", "dot"),
+        ("#56B4E9", "dash"),
+        ("#0072B2", "solid"),
+        ("#D55E00", "solid"),
+        ("#000000", "dashdot"),
+    ]
+    for number, multiple in enumerate(dict.fromkeys(row["η in limits"] for row in rows)):
+        here = [row for row in rows if row["η in limits"] == multiple]
+        colour, dash = styles[number % len(styles)]
+        figure.add_scatter(
+            x=[row["sync"] for row in here],
+            y=[row["position"] for row in here],
+            mode="lines+markers",
+            line={"color": colour, "dash": dash},
+            name=f"η = {multiple:.2g} of the limit",
+        )
+    figure.update_xaxes(title="sync")
+    figure.update_yaxes(title="position along the stiffest direction")
+    figure.update_layout(template="simple_white", title="A language model that settles, swings and diverges")
+    return figure
+
+
+def thresholds(rows: list[dict[str, Any]]) -> Any:
     """Thresholds against the lag: closed form, exact, and found by running."""
     import plotly.graph_objects as go
 
-    if "limits" not in outcomes:
-        return []
-    rows = outcomes["limits"].tables["ηK at the threshold"]
     figure = go.Figure()
     styles = {"closed form": ("#999999", "dot"), "exact": ("#0072B2", "solid"), "found by running": ("#D55E00", None)}
     for kind in ("constant", "hold"):
@@ -57,4 +95,4 @@ def draw(outcomes: dict[str, Outcome]) -> list[Any]:
     figure.update_xaxes(type="log", title="largest lag, steps")
     figure.update_yaxes(type="log", title="ηK at the threshold")
     figure.update_layout(template="simple_white", title="Where a lagged policy becomes unstable")
-    return [figure]
+    return figure

@@ -58,7 +58,7 @@ def course(config: RunConfig, at: Sequence[int], kept: Path, note: Callable[[str
         note(f"{sampling.prompts} × {sampling.completions}, seed {config.seed}: held-out accuracy {text}")
         return {"accuracy": accuracy}
 
-    found = _kept_or_run(kept, f"{config.fingerprint()} {','.join(map(str, at))}", run)
+    found = kept_or_run(kept, f"{config.fingerprint()} {','.join(map(str, at))}", run)
     return {int(step): value for step, value in found["accuracy"].items()}
 
 
@@ -97,24 +97,30 @@ def recorded(config: RunConfig, at: Sequence[int], kept: Path, note: Callable[[s
         )
         return {"reward": reward, "within": float(np.mean(within)), "held_out": held_out}
 
-    row = _kept_or_run(kept, f"recorded {config.fingerprint()} {','.join(map(str, at))}", run)
+    row = kept_or_run(kept, f"recorded {config.fingerprint()} {','.join(map(str, at))}", run)
     held_out = {int(step): np.array(means) for step, means in row["held_out"].items()}
     return Course(np.array(row["reward"]), row["within"], held_out)
 
 
 def train_steps(parts: Parts) -> Iterator[tuple[int, Rollouts]]:
-    """Yields (1, its rollouts), (2, …) after each step of the config; nothing is written."""
+    """Yields (1, its rollouts), (2, …) after each step of the config; nothing is written. At a sync the rollouts of all steps
+    up to the next one are sampled."""
     assert isinstance(parts.source, Generator)
-    cursor = 0
-    for step in range(1, parts.config.train.steps + 1):
-        made = parts.source.generate(step, cursor)
-        cursor = made.cursor
-        parts.learner.learn(made.rollouts, step, Meter(), Meter())
-        parts.sampler.sync(parts.learner)
-        yield step, made.rollouts
+    train, cursor = parts.config.train, 0
+    waiting: list[Rollouts] = []
+    for step in range(1, train.steps + 1):
+        if not waiting:
+            parts.sampler.sync(parts.learner)
+            for ahead in range(step, min(step + train.sync_interval, train.steps + 1)):
+                made = parts.source.generate(ahead, cursor)
+                cursor = made.cursor
+                waiting.append(made.rollouts)
+        rollouts = waiting.pop(0)
+        parts.learner.learn(rollouts, step, Meter(), Meter())
+        yield step, rollouts
 
 
-def _kept_or_run(kept: Path, key: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def kept_or_run(kept: Path, key: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The row of this run in the file, or what `run` gives, which is added to it."""
     done = _finished(kept)
     if key not in done:

@@ -49,7 +49,7 @@ def measure(
     """K at a checkpoint, in the units of the config's learning rate, before clipping."""
     began = time.perf_counter()
     parts = _parts(config, folder, checkpoint)
-    batch = _sample(parts, prompts, completions, 0)
+    batch = sample(parts, prompts, completions, 0)
     say(f"{len(batch)} completions sampled; Lanczos")
     curvature = make_curvature(_learner(parts), batch, part, config.train.optimizer == "adamw")
     if curvature.update.prompts < 4:
@@ -87,7 +87,7 @@ def step_response(
         for step in range(1, steps + 1):
             say(f"step {step} of {steps} at {raised:g} × the learning rate")
             parts.sampler.sync(learner)
-            batch = _sample(parts, config.sampling.prompts, config.sampling.completions, number * steps + step)
+            batch = sample(parts, config.sampling.prompts, config.sampling.completions, number * steps + step)
             curvature: Curvature = make_curvature(learner, batch, "delayed", adam=False)
             values.append(curvature.slopes(direction, np.arange(curvature.update.prompts)))
             finite, ids = np.isfinite(batch.reward), curvature.update.prompt
@@ -123,7 +123,7 @@ def _learner(parts: Parts) -> LocalLearner:
     return parts.learner
 
 
-def _sample(parts: Parts, prompts: int, completions: int, step: int) -> Rollouts:
+def sample(parts: Parts, prompts: int, completions: int, step: int) -> Rollouts:
     """Distinct training problems where there are enough, others in each step, with the value that the task knows."""
     source = parts.source
     assert isinstance(source, Generator)

@@ -10,7 +10,8 @@ from torch import nn
 
 from delphic.errors import UserError
 from delphic.objective import coefficients, token_weights
-from delphic.policy.curvature import Curvature, Part, Update, cross_terms, flatten
+from delphic.objective.penalty import kl_factor
+from delphic.policy.curvature import Curvature, Part, Update, cross_terms, flatten, reward_slopes
 from delphic.policy.logprobs import micro_batches, pad_rows, score
 from delphic.policy.model import Policy
 from delphic.rollouts import Rollouts
@@ -66,19 +67,24 @@ def learner_update(learner: LocalLearner, rollouts: Rollouts) -> Update:
     weight = token_weights(
         mask, _column(prepared.kept), goal.aggregation, prepared.totals(rollouts.lengths), sampling.max_new_tokens
     )
-    reference = None
-    if goal.uses_kl_loss and known.reference is not None:
+    to_reference = None
+    if goal.needs_reference and known.reference is not None:
         pairs = zip(rollouts.behaviour_logp, known.reference, strict=True)
-        reference = pad_rows([b - r for b, r in pairs], width, torch.float64) * mask
+        to_reference = pad_rows([b - r for b, r in pairs], width, torch.float64) * mask
+    reference = to_reference if goal.uses_kl_loss else None
 
-    def total(log_ratio: torch.Tensor, to_reference: torch.Tensor | None) -> torch.Tensor:
+    def total(log_ratio: torch.Tensor, from_reference: torch.Tensor | None) -> torch.Tensor:
         columns = _column(prepared.coefficient), _column(prepared.penalised)
-        found = coefficients(goal, *columns, log_ratio, mask, to_reference)
+        found = coefficients(goal, *columns, log_ratio, mask, from_reference)
         return found.policy + found.penalty
 
     def coefficient(reward: np.ndarray) -> np.ndarray:
         return learner._prepare(rollouts.with_(reward=reward), known, 0).coefficient
 
+    rewarded = None
+    if goal.uses_kl_reward and to_reference is not None:
+        factor = -goal.kl_coefficient * mask * kl_factor(to_reference, torch.ones_like(mask), goal.kl, corrected=False)
+        rewarded = reward_slopes(rollouts.group, rollouts.reward, coefficient), factor.numpy()
     zero = torch.zeros_like(mask)
 
     def slopes(tangents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +100,8 @@ def learner_update(learner: LocalLearner, rollouts: Rollouts) -> Update:
         prompt=np.unique(rollouts.group, return_inverse=True)[1],
         cross=cross_terms(rollouts.group, rollouts.reward, coefficient),
         slopes=slopes if goal.needs_behaviour or reference is not None else None,
-        penalised=goal.has_penalty,
+        penalised=goal.has_penalty or rewarded is not None,
+        rewarded=rewarded,
     )
 
 
