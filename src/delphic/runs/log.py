@@ -1,0 +1,71 @@
+"""A run as anybody's log tells it: one row a step, columns by what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+
+@dataclass(frozen=True)
+class Column:
+    """canonical: a name of `columns.CANONICAL`, or reward/<function>. kind: one of its kinds."""
+
+    canonical: str
+    source_key: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A part of the file between two starts, in steps; rows: how many there were."""
+
+    first: int
+    last: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The longest session of a log, cleaned.
+
+    table: "step" (Int64, strictly ascending) and one Float64 column for each of `columns`; null where nothing (or nothing
+    finite) was logged. non_finite: column → the steps at which it was. resumed: steps at which a resumed session went on.
+    rollouts: one row a completion, where a dump has them: group (Int64), reward (Float64), and, where known, step, prompt,
+    completion, length, truncated. settings: what the log says of the run, by delphic's names (learning_rate, group_size,
+    kl_coefficient, sync_interval, steps (planned), max_new_tokens, optimizer, framework's own are left out).
+    problems: sentences on what was wrong and what was done about it. unread: keys that have no meaning here.
+    """
+
+    path: Path
+    framework: str
+    version: str | None
+    table: pl.DataFrame
+    columns: tuple[Column, ...]
+    sessions: tuple[Session, ...]
+    rows: int
+    problems: tuple[str, ...] = ()
+    non_finite: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    resumed: tuple[int, ...] = ()
+    rollouts: pl.DataFrame | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> np.ndarray:
+        return self.table["step"].to_numpy()
+
+    def has(self, *names: str) -> bool:
+        return all(name in self.table.columns for name in names)
+
+    def kind(self, name: str) -> str:
+        return next((column.kind for column in self.columns if column.canonical == name), "")
+
+    def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """(steps [n], values [n]) of a column, where it was logged."""
+        part = self.table.select("step", name).drop_nulls()
+        return part["step"].to_numpy(), part[name].to_numpy()
