@@ -55,6 +55,27 @@ class RunLog:
     settings: Mapping[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
 
+    @classmethod
+    def from_table(cls, table: pl.DataFrame, framework: str = "delphic", **settings: Any) -> RunLog:
+        """A run in memory: "step" and columns that have canonical names already, in any numeric type; not finite becomes null."""
+        names = [name for name in table.columns if name != "step"]
+        numbers = pl.col(names).cast(pl.Float64)
+        bad = table.select(pl.col("step"), numbers.is_infinite() | numbers.is_nan())
+        non_finite = {
+            name: tuple(bad.filter(pl.col(name))["step"].to_list())
+            for name in names
+            if bad[name].fill_null(False).any()
+        }
+        clean = table.select(
+            pl.col("step").cast(pl.Int64), pl.when(numbers.is_finite()).then(numbers).otherwise(None).name.keep()
+        )
+        steps = clean["step"]
+        session = Session(int(steps[0]), int(steps[-1]), len(steps)) if len(steps) else Session(0, 0, 0)
+        columns = tuple(Column(name, name) for name in names)
+        return cls(
+            Path(), framework, None, clean, columns, (session,), len(table), non_finite=non_finite, settings=settings
+        )
+
     @property
     def steps(self) -> np.ndarray:
         return self.table["step"].to_numpy()

@@ -1,0 +1,136 @@
+"""The reward's course: lost again, at its plateau, still rising, or too short and too noisy to tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from delphic.diagnosis.finding import Finding, Skipped
+from delphic.diagnosis.instability import scaled
+from delphic.diagnosis.sequential import interval, mean, slope, thin, threshold, z_of
+from delphic.runs.log import RunLog
+
+FEWEST = 20
+LOST = 0.5  # of the level that was reached
+BLOCKS = 8
+
+
+def collapse(log: RunLog) -> Finding | Skipped | None:
+    """The best of eight blocks against the last: half of it is gone. The best one was chosen, so the test is for eight."""
+    steps, reward = log.series("reward_mean")
+    if len(reward) < 3 * BLOCKS:
+        return Skipped("collapse", f"{3 * BLOCKS} steps with a reward")
+    level = scaled(reward)
+    blocks = [mean(part) for part in np.array_split(level, BLOCKS)]
+    means = np.array([part.mean() for part in np.array_split(reward, BLOCKS)])
+    best = int(np.argmax([b.value for b in blocks[:-1]]))
+    last = int(np.argmin([b.value for b in blocks[best + 1 :]])) + best + 1
+    floor = min(float(reward.min()), 0.0) if reward.min() >= 0 else float(reward.min())
+    lost = (means[best] - means[last]) / (means[best] - floor) if means[best] > floor else 0.0
+    z = z_of(blocks[best].value - blocks[last].value, blocks[best].error, blocks[last].error)
+    if lost < LOST or z < threshold(len(reward)) + 0.5:
+        return None
+    edges = np.linspace(0, len(steps), BLOCKS + 1).astype(int)
+    middle = (means[best] + means[last]) / 2
+    smooth = np.convolve(reward, np.ones(5) / 5, mode="same")
+    after = np.flatnonzero(smooth[edges[best] : edges[last + 1]] < middle)
+    where = int(steps[edges[best] + (after[0] if len(after) else 0)])
+    back = means[-1] > (means[best] + means[last]) / 2
+    return Finding(
+        "collapse",
+        "error",
+        f"the reward fell from {means[best]:.3g} to {means[last]:.3g} around step {where}"
+        + (f" and came back to {means[-1]:.3g}" if back else ""),
+        (where, int(steps[min(edges[last + 1], len(steps) - 1)])),
+        f"go back to a checkpoint before step {where}; halve the learning rate and anchor the policy (kl_coefficient)",
+        "derived",
+        "collapse",
+        {"lost": float(lost)},
+    )
+
+
+def stuck(log: RunLog) -> Finding | Skipped | None:
+    """The reward does not change at all, for half of the run and at the end."""
+    steps, reward = log.series("reward_mean")
+    if len(reward) < FEWEST:
+        return None
+    same = np.abs(reward - reward[-1]) <= 1e-3 * max(abs(float(reward[-1])), 1e-9) if reward[-1] else reward == 0
+    run = len(same) if same.all() else int(np.argmin(same[::-1]))
+    if run < max(len(reward) // 3, FEWEST // 2):
+        return None
+    if reward[-1] >= 0.999 and reward.max() <= 1:
+        return None  # everything solved: what groups say of that is said there
+    if same.all() and _teaches(log):
+        return Finding(
+            "reward_not_used",
+            "info",
+            f"the reward is {reward[-1]:g} at every step, yet the policy moves: it is driven by something else (a teacher, a loss)",
+            (int(steps[0]), int(steps[-1])),
+            "name the column that is trained on with --map reward_mean=…",
+            "derived",
+            None,
+        )
+    return Finding(
+        "constant_reward",
+        "error",
+        f"the reward is {reward[-1]:g} for the last {run} steps: "
+        + ("nothing was ever paid" if same.all() else "one behaviour is left, and nothing to learn from"),
+        (int(steps[-run]), int(steps[-1])),
+        "check the verifier by hand on a completion; easier prompts, partial credit"
+        if same.all()
+        else "go back to before it; an anchor (kl_coefficient) or a reward that grades the attempt",
+        "derived",
+        "no_signal" if same.all() else "policy_concentration",
+    )
+
+
+def _teaches(log: RunLog) -> bool:
+    """Whether the policy changes though the reward does not."""
+    if log.has("gradient_norm"):
+        return bool((log.series("gradient_norm")[1] > 0).mean() > 0.5)
+    if log.has("entropy"):
+        _, entropy = log.series("entropy")
+        k = max(len(entropy) // 5, 3)
+        return bool(
+            len(entropy) >= FEWEST and abs(np.log(max(entropy[-k:].mean(), 1e-9) / max(entropy[:k].mean(), 1e-9))) > 1
+        )
+    return False
+
+
+def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding | Skipped | None:
+    """What the course says where nothing is wrong: an info."""
+    steps, reward = log.series("reward_mean")
+    if len(reward) < FEWEST:
+        return Skipped("trend", f"{FEWEST} steps with a reward; there are {len(reward)}")
+    t, y, _ = thin(steps, reward, 400)
+    half = len(y) // 2
+    late = slope(t[half:], y[half:])
+    span = float(t[-1] - t[half])
+    first, last = (mean(part) for part in (y[: max(len(y) // 5, 5)], y[-max(len(y) // 5, 5) :]))
+    rose = z_of(last.value - first.value, first.error, last.error)
+    where = (int(steps[0]), int(steps[-1]))
+    if z_of(late.value, late.error) > 3:
+        text = f"still rising: {late.value * span:.3g} over the last half"
+        advice = "going on pays" + _outlook(forecast)
+        return Finding("still_rising", "info", text, where, advice, "derived")
+    if rose > 3:
+        text = f"at a plateau of {interval(last)}: the last half added {late.value * span:.3g}"
+        return Finding(
+            "plateau", "info", text, where, "stop here, or change what limits it" + _outlook(forecast), "derived"
+        )
+    text = f"no change that stands out of the noise: from {interval(first)} to {interval(last)}"
+    advice = "check that it learns at all: a higher learning rate, larger groups, more prompts a step" + _outlook(
+        forecast
+    )
+    return Finding("flat", "info", text, where, advice, "derived")
+
+
+def _outlook(forecast: dict[str, Any] | None) -> str:
+    if not forecast or forecast.get("refused") or not forecast.get("final"):
+        return ""
+    final = forecast["final"]
+    return f"; the forecast at twice the steps is {final['value']:.3g} ({final['low']:.3g} to {final['high']:.3g})"
+
+
+CHECKS = (collapse, stuck)
