@@ -105,7 +105,7 @@ def _weighted(lag: Lag, objective: str | Objective | None) -> tuple[Lag, list[st
         return replace(lag, interval=1, offset=0), [f"{goal.name}: full importance weights, so the lag does not count"]
     if goal.importance != "none" and lag.largest > 0:
         return lag, [
-            f"{goal.name}: importance weights cancel the lag only while nothing is clipped; not counted on here"
+            f"{goal.name}: importance weights cancel the lag only as the whole completion's ratio, unclipped, without std and KL term; not counted on here"
         ]
     return lag, []
 

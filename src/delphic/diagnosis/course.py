@@ -14,6 +14,7 @@ from delphic.runs.log import RunLog
 FEWEST = 20
 LOST = 0.5  # of the level that was reached
 BLOCKS = 8
+STILL = 0.005  # of the whole range of the rewards: no more than this is no change
 
 
 def collapse(log: RunLog) -> Finding | Skipped | None:
@@ -33,7 +34,9 @@ def collapse(log: RunLog) -> Finding | Skipped | None:
         return None
     edges = np.linspace(0, len(steps), BLOCKS + 1).astype(int)
     middle = (means[best] + means[last]) / 2
-    smooth = np.convolve(reward, np.ones(5) / 5, mode="same")
+    width = max(len(reward) // 20, 2)
+    padded = np.pad(reward, width, mode="edge")
+    smooth = np.convolve(padded, np.ones(2 * width + 1) / (2 * width + 1), mode="valid")
     after = np.flatnonzero(smooth[edges[best] : edges[last + 1]] < middle)
     where = int(steps[edges[best] + (after[0] if len(after) else 0)])
     back = means[-1] > (means[best] + means[last]) / 2
@@ -55,12 +58,18 @@ def stuck(log: RunLog) -> Finding | Skipped | None:
     steps, reward = log.series("reward_mean")
     if len(reward) < FEWEST:
         return None
-    same = np.abs(reward - reward[-1]) <= 1e-3 * max(abs(float(reward[-1])), 1e-9) if reward[-1] else reward == 0
-    run = len(same) if same.all() else int(np.argmin(same[::-1]))
-    if run < max(len(reward) // 3, FEWEST // 2):
+    level = float(np.median(reward[-FEWEST // 2 :]))
+    same = np.abs(reward - level) <= STILL * float(np.ptp(reward))
+    k = max(len(reward) // 3, FEWEST // 2)
+    if same[-k:].mean() < 0.95:
         return None
-    if reward[-1] >= 0.999 and reward.max() <= 1:
+    if level >= 0.99 and reward.max() <= 1:
         return None  # everything solved: what groups say of that is said there
+    run = (
+        len(same)
+        if same.all()
+        else int(len(same) - 1 - np.flatnonzero(~same & (np.arange(len(same)) < len(same) - k)).max(initial=-1))
+    )
     if same.all() and _teaches(log):
         return Finding(
             "reward_not_used",
@@ -74,7 +83,7 @@ def stuck(log: RunLog) -> Finding | Skipped | None:
     return Finding(
         "constant_reward",
         "error",
-        f"the reward is {reward[-1]:g} for the last {run} steps: "
+        f"the reward is {level:.4g} for the last {run} steps: "
         + ("nothing was ever paid" if same.all() else "one behaviour is left, and nothing to learn from"),
         (int(steps[-run]), int(steps[-1])),
         "check the verifier by hand on a completion; easier prompts, partial credit"

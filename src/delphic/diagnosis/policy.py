@@ -9,6 +9,7 @@ from delphic.diagnosis.sequential import mean, slope, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST = 16
+FIRST = 5  # steps that count as the start
 SPENT = 0.15  # of the entropy at the start
 AHEAD = 0.4  # the share of entropy left, over the share of reward left to earn
 PAPER = "arXiv 2606.30789, policy concentration"
@@ -30,13 +31,13 @@ def concentration(log: RunLog) -> Finding | Skipped | None:
     if len(entropy) < FEWEST or len(reward) < FEWEST:
         return None
     first, last = ends(entropy)
-    start, end = float(first[: max(len(first) // 2, 2)].mean()), float(last.mean())
+    start, end = float(first[:FIRST].mean()), float(last.mean())
     if start <= 0:
         return None
     left = max(end, 0.0) / start
-    r_first, r_last = (mean(part) for part in ends(reward))
+    r_last = mean(ends(reward)[1])
     top = 1.0 if reward.min() >= 0 and reward.max() <= 1 else float(reward.max())
-    room = top - r_first.value
+    room = top - float(reward[:FIRST].mean())
     to_earn = (top - r_last.value) / room if room > 0 else 0.0
     z = threshold(len(reward))
     sure = (top - r_last.value - z * r_last.error) / room if room > 0 else 0.0

@@ -34,7 +34,7 @@ EXPLAINS = {
     "dynamic_instability": ("collapse",),
     "reward_hacking": ("policy_concentration",),
     "advantage_degeneracy": ("policy_concentration",),
-    "collapse": ("advantage_degeneracy",),
+    "collapse": ("advantage_degeneracy", "policy_concentration"),
 }
 
 
@@ -69,6 +69,8 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
     results.append(course.trend(log, seen) if log.has("reward_mean") else Skipped("trend", "reward_mean"))
     findings = [r for r in results if isinstance(r, Finding)]
     skipped = tuple(r for r in results if isinstance(r, Skipped))
+    if any(f.name == "reward_not_used" for f in findings):  # what groups and entropy do is then not the reward's doing
+        findings = [f for f in findings if f.name not in ("silent_groups", "policy_concentration")]
     findings.sort(key=lambda f: -SEVERITIES.index(f.severity))
     return Diagnosis(_verdict(log, findings), tuple(findings), skipped, seen, band, _stability(log, seen))
 
