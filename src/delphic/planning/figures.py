@@ -9,6 +9,7 @@ from scipy.special import gammaln
 
 from delphic.statistics.group_size import SIZES
 from delphic.statistics.informative import expected_silent_share, silent_share
+from delphic.statistics.spread import reward_spread
 
 
 def informative_shares(rewards: np.ndarray) -> list[dict[str, float]]:
@@ -30,16 +31,11 @@ def _choose(n: int, k: int) -> float:
 
 def reward_figures(rewards: np.ndarray, groups: np.ndarray) -> dict[str, float | None]:
     """What rewards alone tell: within- and between-prompt variance (unbiased), silent groups and what explains them."""
-    parts = [rewards[(groups == g) & np.isfinite(rewards)] for g in np.unique(groups)]
-    several = [p for p in parts if len(p) > 1]
-    within = float(np.mean([p.var(ddof=1) for p in several])) if several else math.nan
-    means = np.array([p.mean() for p in parts if len(p)])
-    noise = float(np.mean([p.var(ddof=1) / len(p) for p in several])) if several else math.nan
-    between = float(means.var(ddof=1)) - noise if len(means) > 1 else math.nan
+    spread = reward_spread(rewards, groups)
     figures = {
-        "mean": float(means.mean()) if len(means) else math.nan,
-        "variance_within": within,
-        "variance_between": between,
+        "mean": spread.mean,
+        "variance_within": spread.within,
+        "variance_between": spread.between,
         "silent_share": silent_share(rewards, groups),
         "silent_share_expected": expected_silent_share(rewards, groups),
     }
