@@ -342,14 +342,20 @@ def bare(key: str) -> str:
     return key.removeprefix("train/")
 
 
-def recognise(keys: list[str]) -> Framework:
-    """The framework with the most marks among the keys (two at least, or one of one's own); else the generic one."""
+FORMS = {"trainer_state": "trl", "transformers-console": "trl", "verl-console": "verl", "areal-console": "areal"}
+
+
+def recognise(keys: list[str], form: str = "") -> Framework:
+    """The framework with the most marks among the keys (two at least, or one of one's own), else the one that writes this form of
+    file, else the generic one."""
     names = [bare(key) for key in keys]
     best, most = Framework("generic", (), GENERIC), 1
     for framework in FRAMEWORKS:
         count = sum(any(fnmatchcase(name, mark) for name in names) for mark in framework.marks)
         if count > most or (count == 1 and most == 1 and best.name == "generic" and _own(framework, names)):
             best, most = framework, max(count, 1)
+    if best.name == "generic" and form in FORMS:
+        return next(framework for framework in FRAMEWORKS if framework.name == FORMS[form])
     return best
 
 

@@ -139,7 +139,7 @@ def to_log(path: Path, raw: Raw, mapping: Mapping[str, str] | None = None) -> Ru
     for key in given.values():
         if key not in names:
             raise UserError(f'{path}: there is no column "{key}"{nearest(key, names)}')
-    framework = recognise(names)
+    framework = recognise(names, raw.form)
     problems = list(raw.problems)
     table, step = _steps(path, raw, given.pop("step", None), problems)
     chosen = _choose(table, framework, given)
