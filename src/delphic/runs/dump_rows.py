@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from delphic.errors import UserError, nearest
 
@@ -22,6 +24,14 @@ _PROMPTS = ("prompt", "input", "question")
 _COMPLETIONS = ("completion", "output", "response")
 _LENGTHS = ("completion_length", "response_length", "length")
 _TRUNCATED = ("truncated", "is_truncated", "overlong")
+_UNREADABLE = (
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    OSError,
+    ValueError,
+    MemoryError,
+)
 _ADVANTAGES = ("advantage", "advantages")
 _STEP_IN_NAME = re.compile(r"(?:completions_|(?:train_data_|global_)?step_?|iteration_)(\d+)(?:\.\w+)*")
 _READ = (*GROUPS, *REWARDS, *_STEPS, *_PROMPTS, *_COMPLETIONS, *_LENGTHS, *_TRUNCATED, *_ADVANTAGES)
@@ -102,26 +112,36 @@ def _open(path: Path) -> TextIO:
 
 def _parquet(source: Source) -> Iterator[Completion]:
     """TRL's completions, delphic's own rollouts, or any table with the same columns."""
-    try:
-        lazy = pl.scan_parquet(source.path)
-        schema = lazy.collect_schema()
-        if source.key is not None and source.key not in schema:
-            raise UserError(f'{source.path}: no column "{source.key}"{nearest(source.key, schema.names())}')
-        names = {name for name in schema if name in _READ or name == source.key}
-        if not names & set(REWARDS):
-            names |= {name for name, kind in schema.items() if kind.is_numeric()}
-        columns = [pl.col(name) for name in schema if name in names]
-        if schema.get("loss_mask") == pl.List(pl.Boolean) and not names & set(_LENGTHS):  # delphic's own
-            columns.append(pl.col("loss_mask").list.sum().alias("length"))
-        table = lazy.select(columns).collect()
+    try:  # by pyarrow, which raises where the bytes are damaged
+        with pq.ParquetFile(source.path) as file:
+            table = _wanted(file, source)
     except FileNotFoundError:
         raise UserError(f"{source.path}: no such file") from None
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise UserError(f"{source.path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    except _UNREADABLE as error:
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{source.path}: not a readable Parquet file ({text})") from None
     if not any(name in table.columns for name in REWARDS):
         table = _sum_of_functions(table, source)
     for row in table.iter_rows(named=True):
         yield _flat(row, source)
+
+
+def _wanted(file: pq.ParquetFile, source: Source) -> pl.DataFrame:
+    """The columns that a completion needs; a mask of delphic's own files is read for its length."""
+    kinds = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
+    if source.key is not None and source.key not in kinds:
+        raise UserError(f'{source.path}: no column "{source.key}"{nearest(source.key, kinds)}')
+    names = {name for name in kinds if name in _READ or name == source.key}
+    if not names & set(REWARDS):
+        names |= {name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)}
+    masked = kinds.get("loss_mask") == pa.list_(pa.bool_()) and not names & set(_LENGTHS)
+    arrow = file.read(columns=[name for name in kinds if name in names] + ["loss_mask"] * masked)
+    arrow.validate(full=True)
+    # a new table, since polars breaks off at a field's damaged metadata
+    table = pl.DataFrame(pa.table(dict(zip(arrow.column_names, arrow.columns, strict=True))))
+    if not masked:
+        return table
+    return table.with_columns(pl.col("loss_mask").list.sum().alias("length")).drop("loss_mask")
 
 
 def _sum_of_functions(table: pl.DataFrame, source: Source) -> pl.DataFrame:

@@ -23,7 +23,7 @@ _KINDS = (  # file names in a folder, by framework; the first kind that is there
     ("delphic", re.compile(r"step_\d+\.parquet")),
     ("verl or AReaL", re.compile(r"\d+\.jsonl")),
 )
-_HELD_OUT = re.compile(r"(?i)^e?val(uation|idation)?([_-]|$)")
+_LEFT_OUT = re.compile(r"(?i)^e?val(uation|idation)?([_-]|$)|^halted$")  # held-out problems; a step that halted a run
 
 
 @dataclass
@@ -117,7 +117,7 @@ def _files(path: Path, problems: list[str]) -> list[Path]:
             )
         return [path]
     inside = sorted((p for p in path.rglob("*") if p.is_file()), key=_natural)
-    training = [p for p in inside if not any(_HELD_OUT.search(part) for part in p.relative_to(path).parts)]
+    training = [p for p in inside if not any(_LEFT_OUT.search(part) for part in p.relative_to(path).parts)]
     found = {name: [p for p in training if kind.fullmatch(p.name)] for name, kind in _KINDS}
     names = [name for name, files in found.items() if files]
     if not names:

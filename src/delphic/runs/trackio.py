@@ -39,7 +39,7 @@ def read_trackio(path: Path, run: str | None = None) -> tuple[list[dict[str, flo
                 raise UserError(f"{path}: not trackio's: its table metrics needs run_name, step, metrics ({has})")
             where = _choose(database, columns, name, run, path, problems)
             rows = list(_rows(database, *where, problems))
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # names of tables and columns are decoded strictly
         raise UserError(f"{path}: not a readable SQLite database ({error})") from None
     if not rows:
         raise UserError(f"{path}: the run holds no numbers" + "".join(f"; {p}" for p in problems[-1:]))
