@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ before a run
 
 during
   train       run a config: delphic train CONFIG.toml [--section.key value ...]
+  watch       follow a growing log, and say what is new: delphic watch RUN-or-LOG
   export      the same config for TRL or verl, with delphic's objective inside
 
 after
+  diagnose    what is wrong with a run of any framework, and what to change: delphic diagnose RUN-or-LOG
   probe       how stiff the update is, and what a raised learning rate does: delphic probe RUN
   forecast    where a run's reward is heading: delphic forecast RUN-or-LOG
   eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
@@ -106,6 +108,67 @@ def train(arguments: Sequence[str]) -> int:
 
     config = load_config(config_path, parse_overrides(rest))
     return run_train(config, config_path, known.resume, known.json, arguments)
+
+
+def log_parser(name: str, description: str) -> Parser:
+    """Options of the commands that read anybody's log."""
+    parser = Parser(prog=f"delphic {name}", description=description)
+    parser.add_argument("path", type=Path, metavar="RUN-or-LOG", help="a run's folder or a log of any framework")
+    parser.add_argument(
+        "--map", action="append", default=[], metavar="NAME=COLUMN", help="what a column is, such as reward=my_score"
+    )
+    parser.add_argument("--end", type=float, metavar="STEP", help="last step planned")
+    parser.add_argument("--learning-rate", type=float, metavar="η", help="where the log does not say it")
+    parser.add_argument("--sync-interval", type=int, metavar="M", help="steps between two syncs of the sampler")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def diagnose(arguments: Sequence[str]) -> int:
+    parser = log_parser(
+        "diagnose",
+        "What is wrong with a run, where it is going, what to change. Exit status: 0 nothing above info, 1 a warning or error, "
+        "2 a mistake in what was given, 3 cannot tell, 70 an error of delphic's own.",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="one self-contained page with every curve")
+    parser.add_argument("--columns", action="store_true", help="only show what each column was taken for")
+    parser.add_argument(
+        "--group-size", type=int, metavar="G", help="completions per prompt, for dumps without group ids"
+    )
+    parser.add_argument("--group-key", metavar="COLUMN", help="column of group ids in a dump of completions")
+    known = parser.parse_args(arguments)
+    from delphic.commands.diagnose import run_diagnose
+
+    return guarded(lambda: run_diagnose(known))
+
+
+def watch(arguments: Sequence[str]) -> int:
+    parser = log_parser("watch", "Follow a growing log: the verdict after every change, findings when they are new.")
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="between two looks (5)")
+    parser.add_argument("--seconds", type=float, metavar="N", help="stop after so long (never)")
+    parser.add_argument("--until-finding", action="store_true", help="stop with status 1 at the first warning or error")
+    known = parser.parse_args(arguments)
+    from delphic.commands.diagnose import run_watch
+
+    return guarded(lambda: run_watch(known))
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """70 where delphic itself fails, with what to report: a log is never answered with a trace."""
+    try:
+        return work()
+    except (UserError, BrokenPipeError):
+        raise
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else "?"
+        print(
+            f"delphic: an error of its own ({type(error).__name__} at {where}: {error}); please report it",
+            file=sys.stderr,
+        )
+        return 70
 
 
 def objective(arguments: Sequence[str]) -> int:
@@ -337,6 +400,8 @@ def reproduce(arguments: Sequence[str]) -> int:
 
 
 COMMANDS = {
+    "diagnose": diagnose,
+    "watch": watch,
     "stability": stability,
     "probe": probe,
     "forecast": forecast,

@@ -141,7 +141,7 @@ def to_log(path: Path, raw: Raw, mapping: Mapping[str, str] | None = None) -> Ru
             raise UserError(f'{path}: there is no column "{key}"{nearest(key, names)}')
     framework = recognise(names, raw.form)
     problems = list(raw.problems)
-    table, step = _steps(path, raw, given.pop("step", None), problems)
+    table, step = step_column(raw, given.pop("step", None), problems)
     chosen = _choose(table, framework, given)
     if framework.name != "generic":
         chosen = _fill(chosen, table, names, given)
@@ -166,7 +166,7 @@ def to_log(path: Path, raw: Raw, mapping: Mapping[str, str] | None = None) -> Ru
     )
 
 
-def _steps(path: Path, raw: Raw, given: str | None, problems: list[str]) -> tuple[pl.DataFrame, str]:
+def step_column(raw: Raw, given: str | None, problems: list[str]) -> tuple[pl.DataFrame, str]:
     """(the rows that have a step, the name of that column); rows are counted where nothing else says."""
     table = raw.table
     by_bare = {bare(name): name for name in reversed(table.columns)}
