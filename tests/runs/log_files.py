@@ -96,6 +96,7 @@ def write(path: Path, *parts: bytes) -> Path:
 
 def database(path: Path, rows: list[tuple[Any, ...]], columns: str = "timestamp, run_name, step, metrics") -> Path:
     connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")  # as trackio does
     connection.execute(f"CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, {columns})")
     marks = ", ".join("?" * len(columns.split(",")))
     connection.executemany(f"INSERT INTO metrics ({columns}) VALUES ({marks})", rows)

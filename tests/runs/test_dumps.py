@@ -198,6 +198,32 @@ def test_lines_that_are_broken_are_counted_and_a_file_of_them_is_refused(tmp_pat
         read_rollouts(jsonl(path, [{"prompt": "a", "rewrad": 1}]))
 
 
+def test_half_characters_and_steps_beyond_a_column_are_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    row = '{"input": "a\\ud800", "output": "\\udfff", "score": 1, "step": 1e300}\n'
+    path.write_text(row * 2)
+    rollouts, _ = read_rollouts(path)
+    assert rollouts["group"].to_list() == [0, 0]
+    assert "step" not in rollouts.columns
+    assert rollouts["completion"].to_list() == ["?", "?"]
+
+
+def test_areals_step_is_the_version_that_names_the_folder(tmp_path: Path) -> None:
+    for version in (2, 10):
+        rows = [
+            {"task_id": 4, "seqlen": 9, "prompt_len": 4, "tail_version": 77, "reward": r, "prompt": "p"} for r in (0, 1)
+        ]
+        jsonl(tmp_path / "rollout" / str(version) / "4.jsonl", rows)
+        jsonl(tmp_path / "eval-rollout" / str(version) / "4.jsonl", rows)
+    rollouts, _ = read_rollouts(tmp_path)
+    assert rollouts.select("step", "group", "reward", "length").rows() == [
+        (2, 0, 0, 5),
+        (2, 0, 1, 5),
+        (10, 1, 0, 5),
+        (10, 1, 1, 5),
+    ]
+
+
 def test_the_spread_of_rewards_by_hand_and_ragged() -> None:
     rewards = np.array([1.0, 0.0, 1.0, 1.0, 1.0, 3.0, np.nan])
     groups = np.array([5, 5, 2, 2, 2, 9, 9])

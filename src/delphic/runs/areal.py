@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_STEP = re.compile(r"\bTrain step (\d+)(?:/\d+)? done")
+_STEP = re.compile(r"\bTrain step (\d{1,15})(?:/\d+)? done")
 _BAR = "│"
 
 

@@ -249,12 +249,14 @@ def _step(value: Any, path: Path, by_version: bool) -> int | None:
     """The row's own step, else that of the file's name or its folders'. by_version: AReaL names a folder by the version of
     the policy and the file by the task."""
     number = _number(value)
-    if math.isfinite(number):
+    if abs(number) < 2**53:  # a larger one is damage, and no integer of a column
         return int(number)
     if by_version:
-        return int(path.parent.name) if path.parent.name.isdecimal() else None
-    found = (_STEP_IN_NAME.fullmatch(part) for part in reversed(path.parts[-4:]))
-    return next((int(match[1]) for match in found if match), None)
+        names = [path.parent.name] if path.name.split(".")[0].isdecimal() and path.parent.name.isdecimal() else []
+    else:
+        found = (_STEP_IN_NAME.fullmatch(part) for part in reversed(path.parts[-4:]))
+        names = [match[1] for match in found if match]
+    return next((int(name) for name in names if len(name) < 16), None)
 
 
 def _number(value: Any) -> float:

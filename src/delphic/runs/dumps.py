@@ -248,7 +248,7 @@ def _table(rows: _Collected, group_N: np.ndarray) -> pl.DataFrame:
 def _spread(count: int, texts: Iterable[tuple[int, str | None]]) -> pl.Series:
     out: list[str | None] = [None] * count
     for row, text in texts:
-        out[row] = text
+        out[row] = None if text is None else text.encode("utf-8", "replace").decode()  # JSON may hold half a character
     return pl.Series(out, dtype=pl.String)
 
 

@@ -92,7 +92,7 @@ def _rows(database: sqlite3.Connection, key: str, value: Any, problems: list[str
     for step, text in database.execute(f"SELECT step, metrics FROM metrics WHERE {key} IS ? ORDER BY rowid", (value,)):
         try:
             metrics = json.loads(text)
-            row = {k: number for k, v in metrics.items() if (number := _number(v)) is not None}
+            row = {_whole(k): number for k, v in metrics.items() if (number := _number(v)) is not None}
             own = next((row[k] for k in _TRAINER_STEPS if k in row), None)
             row["step"] = float(step) if own is None else own
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -102,6 +102,11 @@ def _rows(database: sqlite3.Connection, key: str, value: Any, problems: list[str
             yield row
     if broken:
         problems.append(f"{broken} rows are no JSON objects with a step, and were left out")
+
+
+def _whole(key: str) -> str:
+    """JSON may hold half a character, which no table takes as a name."""
+    return key.encode("utf-8", "replace").decode()
 
 
 def _number(value: Any) -> float | None:
