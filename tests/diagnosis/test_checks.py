@@ -58,7 +58,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("growing_oscillation", "dynamic_instability", {"reward_mean": noisy(SWING, 0.02), "eval_reward": None}),
     ("gradient_norm_growth", "dynamic_instability", {"gradient_norm": np.exp(T / 30 + HEALTHY["gradient_norm"])}),
     ("ratio_max_growth", "dynamic_instability", {"ratio_max": 1 + np.exp(T / 30)}),
-    ("kl_blow_up", "dynamic_instability", {"kl_reference": 0.02 * np.exp(T / 30)}),
+    ("kl_blow_up", "dynamic_instability", {"kl_reference": 0.02 * np.exp(T / 30), "reward_mean": noisy(np.full(N, 0.5)), "eval_reward": None}),
     ("policy_concentration", "policy_concentration", {"entropy": 0.8 * np.exp(-T / 10), "reward_mean": noisy(0.2 + 0.2 * (1 - np.exp(-T / 10)))}),
     ("entropy_rise", "collapse", {"entropy": np.where(T < 120, 0.5, 5.0), "reward_mean": noisy(np.where(T < 120, 0.6, 0.1))}),
     ("collapse", "collapse", {"reward_mean": noisy(np.where(T < 120, 0.6, 0.1)), "entropy": None}),

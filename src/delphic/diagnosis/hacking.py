@@ -5,49 +5,64 @@ from __future__ import annotations
 import numpy as np
 
 from delphic.diagnosis.finding import Finding, Skipped
-from delphic.diagnosis.sequential import interval, mean, slope, threshold, z_of
+from delphic.diagnosis.sequential import ALPHA, few, interval, mean, slope, threshold, z_of
 from delphic.runs.log import RunLog
 
-FEWEST_EVALS = 6
+FEWEST_EVALS, BLOCKS = 6, 5
 PAPER = "arXiv 2606.30789, reward hacking (train–eval decoupling)"
 
 
 def decoupling(log: RunLog) -> Finding | Skipped | None:
-    """Over the part of the run since the held-out reward was at its best half-way, or its second half: train up, eval down (error),
-    or train up by far more than eval (warning)."""
+    """The best of the held-out blocks against the last: it fell while the training reward did not (error). Or the gap between the two
+    has grown while the held-out reward stands still (warning)."""
     if not log.has("eval_reward"):
         return Skipped("reward_hacking", "eval_reward (a held-out or true reward, logged now and then)")
     eval_steps, held_out = log.series("eval_reward")
     steps, reward = log.series("reward_mean")
     if len(held_out) < FEWEST_EVALS:
         return Skipped("reward_hacking", f"{FEWEST_EVALS} evaluations; there are {len(held_out)}")
-    z = threshold(len(held_out))
-    for share in (0.5, 0.33, 0.0):
-        since = eval_steps[0] + share * (eval_steps[-1] - eval_steps[0])
-        late_eval, late = eval_steps >= since, (steps >= since) & (steps <= eval_steps[-1])
-        if late_eval.sum() < FEWEST_EVALS or late.sum() < 8:
-            continue
-        t = eval_steps[late_eval].astype(np.float64)
-        falling = slope(t, held_out[late_eval])
-        rising = slope(steps[late].astype(np.float64), reward[late])
-        if z_of(rising.value, rising.error) > z and z_of(falling.value, falling.error) < -z:
-            return _finding(int(since), int(eval_steps[-1]), "error", rising.value, falling.value, "fell")
+    z = threshold(len(held_out), ALPHA / BLOCKS)  # the best block is one of several
+    number = min(BLOCKS, len(held_out) // 2)
+    parts = np.array_split(np.arange(len(held_out)), number)
+    evals = [mean(held_out[part]) for part in parts]
+    noise, free = pooled(held_out, parts)
+    best = int(np.argmax([block.value for block in evals[:-1]]))
+    fell = evals[best].value - evals[-1].value
+    error = noise * np.sqrt(1 / len(parts[best]) + 1 / len(parts[-1]))
+    spans = [(eval_steps[part[0]], eval_steps[part[-1]]) for part in (parts[best], parts[-1])]
+    then, now = (reward[(steps >= low) & (steps <= high)] for low, high in spans)
+    if min(len(then), len(now)) >= 2 and z_of(fell, error) > few(z, free):
+        before, after = mean(then), mean(now)
+        rose = after.value - before.value
+        if z_of(rose, before.error, after.error) > -1 and rose > -0.25 * fell:
+            return _finding(int(spans[0][0]), int(spans[1][1]), "error", rose, -fell, "fell")
     return _gap(log, z)
 
 
-def _finding(first: int, last: int, severity: str, rising: float, falling: float, word: str) -> Finding:
-    span = last - first
+def pooled(values: np.ndarray, parts: list[np.ndarray]) -> tuple[float, int]:
+    """(standard deviation of an evaluation around the line through its block, all blocks together; degrees of freedom)."""
+    squares, free = 0.0, 0
+    for part in parts:
+        t = np.arange(len(part)) - (len(part) - 1) / 2
+        y = values[part] - values[part].mean()
+        if len(part) > 2:
+            y = y - t * float(t @ y / (t @ t))
+        squares, free = squares + float(y @ y), free + len(part) - (2 if len(part) > 2 else 1)
+    return float(np.sqrt(squares / max(free, 1))), free
+
+
+def _finding(first: int, last: int, severity: str, rose: float, fell: float, word: str) -> Finding:
     return Finding(
         "reward_hacking",
         "error" if severity == "error" else "warning",
-        f"since step {first} the training reward rose by {rising * span:.3g} while the held-out reward {word} by "
-        f"{abs(falling) * span:.3g}",
+        f"since step {first} the training reward changed by {rose:+.3g} while the held-out reward {word} by "
+        f"{abs(fell):.3g}",
         (first, last),
         "read the best-rewarded completions; the verifier pays for something that it should not. Go back to the checkpoint with the best "
         "held-out reward",
         PAPER,
         "reward_hacking",
-        {"train": rising * span, "eval": falling * span},
+        {"train": rose, "eval": fell},
     )
 
 
@@ -60,13 +75,17 @@ def _gap(log: RunLog, z: float) -> Finding | None:
     around = np.array([reward[max(0, i - width) : i + width + 1].mean() for i in nearest])
     gap = around - held_out
     third = len(gap) // 3
-    if third < 3:
+    if third < 4:
         return None
     early, late = mean(gap[:third]), mean(gap[-third:])
     still = slope(eval_steps[-2 * third :].astype(np.float64), held_out[-2 * third :])
     grown = late.value - early.value
     scale = max(float(np.ptp(held_out)), float(np.ptp(reward)), 1e-12)
-    if z_of(grown, early.error, late.error) < z or grown < 0.25 * scale or z_of(still.value, still.error) > 2:
+    if (
+        z_of(grown, early.error, late.error) < few(z, 2 * third - 4)
+        or grown < 0.25 * scale
+        or z_of(still.value, still.error) > 2
+    ):
         return None
     first, last = int(eval_steps[-2 * third]), int(eval_steps[-1])
     return Finding(

@@ -13,7 +13,9 @@ from delphic.diagnosis.sequential import mean, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST = 24  # steps
-SWINGS = 4
+SWINGS = 5
+STAYS = 0.7  # late swings over early ones
+LASTS = 0.65  # range of the later quarters over that of the first; 0.6 at the most in damped runs, 0.7 at the least in unstable ones
 GROWTH = 10.0  # of a gradient norm or ratio
 PAPER = "arXiv 2606.30789, dynamic instability"
 
@@ -62,7 +64,7 @@ def scaled(values: np.ndarray) -> np.ndarray:
 
 
 def growing_swings(log: RunLog) -> Finding | Skipped | None:
-    """At least four swings, of which the last ones are no smaller than the largest before them."""
+    """At least five swings, of which the later ones are hardly smaller, and a range that does not die out."""
     steps, values = log.series("reward_mean")
     if len(values) < FEWEST:
         return Skipped("growing_oscillation", f"{FEWEST} steps")
@@ -70,14 +72,17 @@ def growing_swings(log: RunLog) -> Finding | Skipped | None:
     smooth = np.convolve(level, np.ones(3) / 3, mode="valid") if len(level) > 60 else level
     offset = (len(level) - len(smooth)) // 2
     spread = max(noise(level), quantum_noise(values)) * (np.sqrt(1 / 3) if len(level) > 60 else 1.0)
-    sizes, ends = swings(smooth, 2 * threshold(len(level)) * spread)
+    reach = 2 * threshold(len(level)) * spread
+    sizes, ends = swings(smooth, reach)
     sizes, ends = sizes[1:], ends[1:]  # the first may be the rise of learning
     if len(sizes) < SWINGS:
         return None
     half = len(sizes) // 2
     early, late = float(np.median(sizes[:half])), float(np.median(sizes[half:]))
     recent = ends[-1] + offset >= len(level) - 3 * max(int(np.median(np.diff(ends))), 1)
-    if late < 0.85 * early or not recent:
+    quarters = [float(np.ptp(np.quantile(part, (0.03, 0.97)))) for part in np.array_split(level, 4)]
+    dies = max(quarters[2:]) < LASTS * quarters[0]
+    if late < STAYS * early or dies or not recent:
         return None
     period = 2 * float(np.median(np.diff(ends))) * float(np.median(np.diff(steps)))
     grown = late / early

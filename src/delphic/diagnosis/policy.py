@@ -10,7 +10,7 @@ from delphic.runs.log import RunLog
 
 FEWEST = 16
 FIRST = 5  # steps that count as the start
-SPENT = 0.15  # of the entropy at the start
+SPENT = 0.06  # of the entropy at the start
 AHEAD = 0.4  # the share of entropy left, over the share of reward left to earn
 PAPER = "arXiv 2606.30789, policy concentration"
 
@@ -96,6 +96,12 @@ def kl_blow_up(log: RunLog) -> Finding | Skipped | None:
     usual = max(float(np.quantile(np.abs(early), 0.9)), 1e-3)
     now = float(np.median(late))
     growth = slope(steps[len(steps) // 2 :].astype(np.float64), kl[len(kl) // 2 :])
+    reward_steps, reward = log.series("reward_mean")
+    late_half = reward_steps >= steps[len(steps) // 2]
+    if late_half.sum() >= 8:
+        earned = slope(reward_steps[late_half].astype(np.float64), reward[late_half])
+        if z_of(earned.value, earned.error) > 2:
+            return None  # a policy that learns moves away from its reference
     if now < 10 * usual or now < 0.5 or z_of(growth.value, growth.error) < threshold(len(kl)):
         return None
     return Finding(

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 
 LOOKS = 8
 ALPHA = 1e-3  # of one check over a whole run, however long
@@ -21,6 +21,11 @@ def threshold(n: int, alpha: float = ALPHA) -> float:
     """|z| above which a two-sided test after n steps counts."""
     k = 1 + max(0, math.floor(math.log2(max(n, 16) / 16)))
     return float(-ndtri(alpha / (2 * LOOKS * k * (k + 1))))
+
+
+def few(z: float, free: float) -> float:
+    """The threshold z where the noise itself is known from `free` degrees of freedom only: the same tail of Student's t."""
+    return float(-stdtrit(max(free, 1.0), ndtr(-z)))
 
 
 @dataclass(frozen=True)

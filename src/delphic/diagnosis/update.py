@@ -23,7 +23,8 @@ def no_gradient(log: RunLog) -> Finding | Skipped | None:
     still = norms == 0
     if still[-max(len(norms) // 2, FEWEST) :].mean() < 0.9:
         return None
-    first = int(steps[len(steps) - np.argmin(still[::-1])]) if not still.all() else int(steps[0])
+    moves = np.flatnonzero(~still)
+    first = int(steps[0 if not len(moves) else min(moves[-1] + 1, len(steps) - 1)])
     reward = log.series("reward_mean")[1]
     constant = len(reward) > 0 and float(np.ptp(reward)) == 0
     silent = log.has("silent_share") and float(log.series("silent_share")[1][-FEWEST:].mean()) > 0.9

@@ -30,10 +30,10 @@ FORECAST_POINTS = 300
 # a finding that explains another: what is named first takes the modes after it away
 EXPLAINS = {
     "all_truncated": ("no_signal", "advantage_degeneracy", "collapse", "policy_concentration"),
-    "no_signal": ("advantage_degeneracy", "policy_concentration"),
+    "no_signal": ("policy_concentration",),
     "dynamic_instability": ("collapse",),
     "reward_hacking": ("policy_concentration",),
-    "advantage_degeneracy": ("policy_concentration",),
+    "advantage_degeneracy": ("no_signal", "policy_concentration"),
     "collapse": ("advantage_degeneracy", "policy_concentration"),
 }
 
@@ -85,7 +85,7 @@ def _verdict(log: RunLog, findings: list[Finding]) -> tuple[str, ...]:
         return tuple(modes)
     if not log.has("reward_mean") or len(log.series("reward_mean")[1]) < ENOUGH:
         return ("cannot_tell",)
-    if any(f.name == "reward_not_used" for f in findings):
+    if any(f.name in ("reward_not_used", "flat") for f in findings):
         return ("cannot_tell",)
     return ("healthy",)
 
