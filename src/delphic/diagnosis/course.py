@@ -8,7 +8,7 @@ import numpy as np
 
 from delphic.diagnosis.finding import Finding, Skipped
 from delphic.diagnosis.instability import scaled
-from delphic.diagnosis.sequential import interval, mean, slope, thin, threshold, z_of
+from delphic.diagnosis.sequential import Mean, interval, mean, slope, thin, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST = 20
@@ -120,13 +120,13 @@ def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding | Skipped | N
     rose = z_of(last.value - first.value, first.error, last.error)
     where = (int(steps[0]), int(steps[-1]))
     if z_of(late.value, late.error) > 3:
-        text = f"still rising: {late.value * span:.3g} over the last half"
-        advice = "going on pays" + _outlook(forecast)
+        text = f"the reward rose by {late.value * span:.3g} over the last half"
+        advice = "going on pays" + _outlook(forecast, last)
         return Finding("still_rising", "info", text, where, advice, "derived")
     if rose > 3:
-        text = f"at a plateau of {interval(last)}: the last half added {late.value * span:.3g}"
+        text = f"the reward is at {interval(last)}; the last half added {late.value * span:.3g}"
         return Finding(
-            "plateau", "info", text, where, "stop here, or change what limits it" + _outlook(forecast), "derived"
+            "plateau", "info", text, where, "stop here, or change what limits it" + _outlook(forecast, last), "derived"
         )
     text = f"no change that stands out of the noise: from {interval(first)} to {interval(last)}"
     advice = "check that it learns at all: a higher learning rate, larger groups, more prompts a step" + _outlook(
@@ -135,10 +135,12 @@ def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding | Skipped | N
     return Finding("flat", "info", text, where, advice, "derived")
 
 
-def _outlook(forecast: dict[str, Any] | None) -> str:
+def _outlook(forecast: dict[str, Any] | None, level: Mean) -> str:
     if not forecast or forecast.get("refused") or not forecast.get("final"):
         return ""
     final = forecast["final"]
+    if final["high"] < level.value - 2 * level.error:
+        return ""  # the laws miss where the reward is now
     return f"; the forecast at twice the steps is {final['value']:.3g} ({final['low']:.3g} to {final['high']:.3g})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from delphic.diagnosis.finding import Finding, Skipped
-from delphic.diagnosis.sequential import ALPHA, few, interval, mean, slope, threshold, z_of
+from delphic.diagnosis.sequential import ALPHA, Mean, few, interval, mean, slope, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST_EVALS, BLOCKS = 6, 5
@@ -31,7 +31,10 @@ def decoupling(log: RunLog) -> Finding | Skipped | None:
     error = noise * np.sqrt(1 / len(parts[best]) + 1 / len(parts[-1]))
     spans = [(eval_steps[part[0]], eval_steps[part[-1]]) for part in (parts[best], parts[-1])]
     then, now = (reward[(steps >= low) & (steps <= high)] for low, high in spans)
-    if min(len(then), len(now)) >= 2 and z_of(fell, error) > few(z, free):
+    since = held_out[parts[best][0] :]
+    falling = slope(np.arange(len(since), dtype=np.float64), since)
+    steadily = len(since) >= 8 and z_of(falling.value, falling.error) < -few(z, len(since) - 2)
+    if min(len(then), len(now)) >= 2 and (z_of(fell, error) > few(z, free) or steadily):
         before, after = mean(then), mean(now)
         rose = after.value - before.value
         if z_of(rose, before.error, after.error) > -1 and rose > -0.25 * fell:
@@ -77,12 +80,13 @@ def _gap(log: RunLog, z: float) -> Finding | None:
     third = len(gap) // 3
     if third < 4:
         return None
-    early, late = mean(gap[:third]), mean(gap[-third:])
+    noise, free = pooled(gap, np.array_split(np.arange(len(gap)), 3))
+    early, late = (Mean(float(part.mean()), noise / np.sqrt(third), third) for part in (gap[:third], gap[-third:]))
     still = slope(eval_steps[-2 * third :].astype(np.float64), held_out[-2 * third :])
     grown = late.value - early.value
     scale = max(float(np.ptp(held_out)), float(np.ptp(reward)), 1e-12)
     if (
-        z_of(grown, early.error, late.error) < few(z, 2 * third - 4)
+        z_of(grown, early.error, late.error) < few(z, free)
         or grown < 0.25 * scale
         or z_of(still.value, still.error) > 2
     ):

@@ -71,6 +71,8 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
     skipped = tuple(r for r in results if isinstance(r, Skipped))
     if any(f.name == "reward_not_used" for f in findings):  # what groups and entropy do is then not the reward's doing
         findings = [f for f in findings if f.name not in ("silent_groups", "policy_concentration")]
+    if any(f.severity == "error" for f in findings):
+        findings = [f for f in findings if f.name != "flat"]
     findings.sort(key=lambda f: -SEVERITIES.index(f.severity))
     return Diagnosis(_verdict(log, findings), tuple(findings), skipped, seen, band, _stability(log, seen))
 
