@@ -128,10 +128,8 @@ def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding | Skipped | N
         return Finding(
             "plateau", "info", text, where, "stop here, or change what limits it" + _outlook(forecast, last), "derived"
         )
-    text = f"no change that stands out of the noise: from {interval(first)} to {interval(last)}"
-    advice = "check that it learns at all: a higher learning rate, larger groups, more prompts a step" + _outlook(
-        forecast
-    )
+    text = f"no change that stands out of the noise, from {interval(first)} to {interval(last)}: it was done before, or has not begun"
+    advice = "check that it learns at all: a higher learning rate, larger groups, more prompts a step"
     return Finding("flat", "info", text, where, advice, "derived")
 
 
@@ -141,7 +139,7 @@ def _outlook(forecast: dict[str, Any] | None, level: Mean) -> str:
     final = forecast["final"]
     if final["high"] < level.value - 2 * level.error:
         return ""  # the laws miss where the reward is now
-    return f"; the forecast at twice the steps is {final['value']:.3g} ({final['low']:.3g} to {final['high']:.3g})"
+    return f"; the forecast is {final['value']:.3g} ({final['low']:.3g} to {final['high']:.3g})"
 
 
 CHECKS = (collapse, stuck)
