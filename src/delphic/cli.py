@@ -27,6 +27,7 @@ during
 after
   diagnose    what is wrong with a run of any framework, and what to change: delphic diagnose RUN-or-LOG
   probe       how stiff the update is, and what a raised learning rate does: delphic probe RUN
+  compare     whether two runs differ, and how many seeds would show it: delphic compare A B
   forecast    where a run's reward is heading: delphic forecast RUN-or-LOG
   eval        accuracy, pass@k and gains on held-out problems: delphic eval MODEL --tasks SPEC ...
   convert     a GGUF file, adapters or a run's checkpoint as a plain model folder
@@ -151,6 +152,22 @@ def watch(arguments: Sequence[str]) -> int:
     from delphic.commands.diagnose import run_watch
 
     return guarded(lambda: run_watch(known))
+
+
+def compare(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="delphic compare",
+        description="Whether two runs differ in level, rate and noise. Seeds differ, too: give several runs a side, or --seed-spread.",
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN-or-LOG", help="two runs, or those of side A")
+    parser.add_argument("--against", type=Path, nargs="+", metavar="RUN-or-LOG", help="the runs of side B")
+    parser.add_argument("--seed-spread", type=float, metavar="SD", help="standard deviation of the level over seeds")
+    parser.add_argument("--group-sizes", type=int, nargs=2, metavar=("A", "B"), help="completions per prompt of each")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    known = parser.parse_args(arguments)
+    from delphic.commands.compare import run_compare
+
+    return guarded(lambda: run_compare(known))
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -402,6 +419,7 @@ def reproduce(arguments: Sequence[str]) -> int:
 COMMANDS = {
     "diagnose": diagnose,
     "watch": watch,
+    "compare": compare,
     "stability": stability,
     "probe": probe,
     "forecast": forecast,
