@@ -94,6 +94,6 @@ def test_a_wrong_metric_is_named_with_the_nearest_and_limits_hold(tmp_path: Path
         read_series(path, "accuracy", (0, 1))
     with pytest.raises(UserError, match="no such file or folder"):
         read_series(tmp_path / "b.jsonl")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no log in it"):
-        (tmp_path / "empty").mkdir()
         read_series(tmp_path / "empty")

@@ -15,7 +15,8 @@ from delphic.runs.clean import Cleaned, clean
 from delphic.runs.columns import COMPONENT
 from delphic.runs.frameworks import STEPS, Framework, Key, assign, bare, recognise
 from delphic.runs.log import Column, RunLog
-from delphic.runs.text import Raw, load, read_text
+from delphic.runs.rows import Raw
+from delphic.runs.text import load, read_text
 
 SUCCESS = ("success", "accuracy", "acc", "correct", "pass", "solve")
 
