@@ -217,3 +217,14 @@ def test_real_figures_that_a_naive_reader_gets_wrong() -> None:
     assert "counts episodes, 256 a step" in episodes.problems[0]
     assert read_run(real("verl-project__verl__15.csv")).kind("reward_mean") == "raw"  # nothing says that KL is in it
     assert read_run(real("IMJONEZZ__UnslothGRPO__1.json")).kind("reward_std") == "within groups"  # before TRL 0.17
+
+
+def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.jsonl", [{"step": 1, "reward": 0.5}])
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"a\.jsonl: Permission denied"):
+        read_run(path)

@@ -75,26 +75,21 @@ def raw_of_table(path: Path, table: pl.DataFrame, form: str) -> Raw:
         table = table.drop(OF_MOST, "step", strict=False).with_columns(now.alias("step"))
         ends = most.drop_nulls().cast(pl.Int64, strict=False).drop_nulls()
         said = {"steps": int(ends[-1])} if len(ends) else {}
-    numbers, text = [], []
-    for column in table:
-        values = _floats(column)
-        if values is not None:
-            numbers.append(values)
-        elif column.count():
-            text.append(column.name)
+    written = [name for name, dtype in table.schema.items() if dtype == pl.String]
+    numeric = [name for name, dtype in table.schema.items() if dtype.is_numeric() or dtype == pl.Boolean]
+    floats = table.select(
+        pl.col(numeric).cast(pl.Float64), pl.col(written).str.strip_chars().cast(pl.Float64, strict=False)
+    )
+    numbers = set(numeric) | {name for name, count in _counts(floats.select(written)).items() if count}
     if not numbers:
         raise UserError(f"{path}: there are rows, but no numbers in them")
-    return Raw(pl.DataFrame(numbers), [], said, form, tuple(text))
+    text = tuple(name for name, count in _counts(table).items() if count and name not in numbers)
+    return Raw(floats.select(name for name in table.columns if name in numbers), [], said, form, text)
 
 
-def _floats(column: pl.Series) -> pl.Series | None:
-    """A column as floats; None where it holds no number."""
-    if column.dtype == pl.String:
-        values = column.str.strip_chars().cast(pl.Float64, strict=False)
-        return values if values.count() else None
-    if column.dtype.is_numeric() or column.dtype == pl.Boolean:
-        return column.cast(pl.Float64)
-    return None
+def _counts(table: pl.DataFrame) -> dict[str, int]:
+    """How many values each column has."""
+    return table.select(pl.all().count()).row(0, named=True) if table.columns else {}
 
 
 def _flat(row: dict[Any, Any], said: dict[str, Any]) -> Iterator[tuple[str, Any]]:
