@@ -143,9 +143,14 @@ def test_exports_of_a_chart_of_one_run_or_several(tmp_path: Path) -> None:
 
 
 def test_steps_of_ms_swift_written_with_the_end(tmp_path: Path) -> None:
-    rows = [{**ROWS["ms-swift"][0], "global_step/max_steps": f"{i}/50"} for i in T]
-    log = of(tmp_path, rows, "logging.jsonl")
-    assert (log.framework, log.steps.tolist(), log.settings["steps"]) == ("ms-swift", list(T), 50)
+    rows = [{**ROWS["ms-swift"][0], "global_step/max_steps": f"{5 * i}/500"} for i in T]
+    for odd in (
+        {},
+        {"global_step/max_steps": "105/500", "reward": 0.5, "bins": [1.0, {"x": 2}]},
+    ):  # all at once, and line by line
+        log = of(tmp_path, [*rows, odd] if odd else rows, "logging.jsonl")
+        assert (log.framework, log.settings["steps"]) == ("ms-swift", 500)
+        assert log.steps.tolist() == [5 * i for i in T] + ([105] if odd else [])
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])

@@ -48,7 +48,7 @@ def _without_cut_line(content: bytes) -> tuple[bytes, bool]:
 
 
 def _fast(content: bytes) -> pl.DataFrame | None:
-    """By polars; None where it refuses, or where a cell of the file is not in its table (a key that comes twice, a list)."""
+    """By polars; None where it refuses, or where a cell of the file is not in its table (a key that comes twice)."""
     for word, quoted in NOT_FINITE.items():
         if word in content:
             for before in (b":", b": "):
@@ -65,8 +65,7 @@ def _fast(content: bytes) -> pl.DataFrame | None:
             filled += sum(column.count() for column in table)
         except FAILURES:
             continue
-        plain = all(not dtype.is_nested() or dtype == pl.List(pl.String) for dtype in table.dtypes)
-        if filled == cells and plain:
+        if filled == cells:
             return table
     return None
 
