@@ -82,7 +82,7 @@ def _mapped(path: Path, raw: Raw, mapping: Mapping[str, str]) -> dict[str, str]:
 def _no_reward(source: Source, raw: Raw) -> str:
     numbers = [name for name in raw.table.columns if name != source.step]
     listed = ", ".join(numbers[:12]) + (", …" if len(numbers) > 12 else "") or "none"
-    return f"{source.path}: no column of rewards is known in it; name one with --map reward=COLUMN (its columns of numbers: {listed})"
+    return f"{source.path}: no column of rewards is known in it; name one with --map reward=COLUMN (it has {listed})"
 
 
 # -- which key ------------------------------------------------------------------------------------------------------
