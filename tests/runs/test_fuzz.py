@@ -1,7 +1,8 @@
-"""Damage of any kind: a log is read, or refused in one sentence. DELPHIC_FUZZ says how many inputs (240)."""
+"""Damage of any kind: a log is read, or refused in one sentence. DELPHIC_FUZZ says how many inputs (600)."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from delphic.diagnosis.verdict import diagnose
 from delphic.errors import UserError
 from delphic.runs.read import read_run
 
-COUNT = int(os.environ.get("DELPHIC_FUZZ", "240"))
+DIAGNOSED = 50  # one log of as many that were read is diagnosed, too: that takes longer than reading
+COUNT = int(os.environ.get("DELPHIC_FUZZ", "600"))
 
 
 def samples() -> list[tuple[str, bytes]]:
@@ -39,6 +41,17 @@ def samples() -> list[tuple[str, bytes]]:
     out.append(
         ("trl.log", b"".join(b" 3%%| {'loss': 0.1, 'reward': 0.%d, 'reward_std': 0.1}\n" % i for i in range(24)))
     )
+    out.append(("trainer_state.json.gz", gzip.compress(out[-3][1])))
+    chart = ["Step,a - reward,b - reward", *(f"{i},0.{i},0.5" for i in range(24))]
+    out.append(("chart.csv", "\n".join(chart).encode()))
+    axes = [{"rollout/step": i, "rollout/raw_reward": 0.5, "rollout/response_len/mean": 0.9} for i in range(24)]
+    axes += [{"train/step": i, "train/lr-pg_0": 0.1} for i in range(48)]
+    out.append(("slime.jsonl", "\n".join(map(json.dumps, axes)).encode()))
+    swift = [{"global_step/max_steps": f"{i}/50", **ROWS["ms-swift"][0]} for i in range(24)]
+    out.append(("swift.jsonl", "\n".join(map(json.dumps, swift)).encode()))
+    table = "INFO Train step %d/24 done.\n│ rollout/reward │ 0.5 │ grpo_actor/entropy/avg │ 0.4 │\n"
+    out.append(("areal.txt", "".join(table % i for i in range(24)).encode()))
+    out.append(("wide.csv", "step;reward\n1;0.5\n2;0.25\n".encode("utf-16")))
     out.append(("verl.jsonl", b"\n".join(json.dumps({"step": i, "data": ROWS["verl"][0]}).encode() for i in range(24))))
     return out
 
@@ -95,7 +108,8 @@ def test_no_damage_ends_in_a_trace(tmp_path: Path) -> None:
         path.write_bytes(content)
         try:
             log = read_run(path)
-            found = diagnose(log, ahead=number % 50 == 0)
+            if number % DIAGNOSED == 0:
+                assert diagnose(log, ahead=number % (10 * DIAGNOSED) == 0).verdict
         except UserError as error:
             refused += 1
             if "\n" in str(error):
@@ -105,6 +119,10 @@ def test_no_damage_ends_in_a_trace(tmp_path: Path) -> None:
             (tmp_path / "damaged").write_bytes(content)
             pytest.fail(f"input {number} ({name}, {content[:200]!r}): {type(error).__name__}: {error}")
         read += 1
-        assert found.verdict
+        assert log.has("reward_mean")
+        assert (np.diff(log.steps) > 0).all()
+        for column in log.columns:
+            assert log.series(column.canonical)[1].dtype == np.float64
+            assert np.isfinite(log.series(column.canonical)[1]).all()
     assert read > COUNT // 4
     assert refused > COUNT // 20

@@ -10,27 +10,23 @@ from typing import Any
 
 import pytest
 from framework_rows import ROWS
+from log_files import real
 
 from delphic.errors import UserError
 from delphic.runs.read import read_run
 
-REAL = Path(__file__).parents[3] / "shared" / "runs"
 NAMES = {"AReaL eval": "rollouts", "AReaL": "areal", "verl": "verl", "TRL": "trl", "tinker": "tinker-cookbook", "open-instruct": "open-instruct", "from scratch": "generic"}  # fmt: skip
 
 
-def manifest() -> list[dict[str, str]]:
-    if not (REAL / "MANIFEST.csv").exists():
-        return []
-    with (REAL / "MANIFEST.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+EPISODES = {"allenai__open-instruct__1.csv": 256}  # episodes a step, which the reader divides by
 
 
-@pytest.mark.skipif(not manifest(), reason="the real logs are not on this machine")
 def test_every_real_log_is_read_as_what_it_is() -> None:
-    rows = manifest()
+    with real("MANIFEST.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
     assert len(rows) > 20
     for row in rows:
-        log = read_run(REAL / row["file"])
+        log = read_run(real(row["file"]))
         expected = next(name for text, name in NAMES.items() if row["framework"].startswith(text))
         assert log.framework == expected, row["file"]
         steps, reward = log.series("reward_mean")
@@ -41,8 +37,10 @@ def test_every_real_log_is_read_as_what_it_is() -> None:
             continue
         sessions, repeated = int(row["step_goes_back"]) + 1, int(row["repeated_steps"])
         assert len(log.sessions) == sessions, row["file"]
+        unit = EPISODES.get(row["file"], 1)
         if sessions == 1:
-            assert (steps[0], steps[-1]) == (int(row["step_first"]), int(row["step_last"])), row["file"]
+            ends = (int(row["step_first"]) / unit, int(row["step_last"]) / unit)
+            assert (steps[0], steps[-1]) == ends, row["file"]
             assert len(reward) == int(row["points"]) - repeated, row["file"]
             assert reward[0] == pytest.approx(float(row["reward_first"]), rel=2e-3, abs=1e-9), row["file"]
             if not repeated:
@@ -199,3 +197,34 @@ def test_folders_that_hold_no_log_or_two(tmp_path: Path) -> None:
     write(tmp_path / "b.jsonl", [{"step": i, **ROWS["verl"][0]} for i in T])
     with pytest.raises(UserError, match=r"several frameworks: a.jsonl \(trl\), b.jsonl \(verl\)"):
         read_run(tmp_path)
+
+
+LONGEST_PARTS = [("rasbt__reasoning-from-scratch__1.csv", (1, 500)), ("rasbt__reasoning-from-scratch__8.csv", (1, 258)), ("inclusionAI__AReaL__1.txt", (1, 50))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "steps"), LONGEST_PARTS)
+def test_the_longest_part_of_real_logs_that_start_again(name: str, steps: tuple[int, int]) -> None:
+    log = read_run(real(name))
+    assert (log.steps[0], log.steps[-1]) == steps
+    assert "the longest part is used" in " ".join(log.problems)
+
+
+def test_real_figures_that_a_naive_reader_gets_wrong() -> None:
+    collapsed = read_run(real("rasbt__reasoning-from-scratch__3.csv"))  # 40.8 % at best, then 0: still in percent
+    assert collapsed.series("eval_reward")[1].max() == pytest.approx(0.408)
+    episodes = read_run(real("allenai__open-instruct__1.csv"))
+    assert episodes.steps.tolist() == list(range(1, 2001))
+    assert "counts episodes, 256 a step" in episodes.problems[0]
+    assert read_run(real("verl-project__verl__15.csv")).kind("reward_mean") == "raw"  # nothing says that KL is in it
+    assert read_run(real("IMJONEZZ__UnslothGRPO__1.json")).kind("reward_std") == "within groups"  # before TRL 0.17
+
+
+def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.jsonl", [{"step": 1, "reward": 0.5}])
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"a\.jsonl: Permission denied"):
+        read_run(path)

@@ -32,6 +32,7 @@ def clean(table: pl.DataFrame, step: str) -> Cleaned:
         table, steps = table.filter(pl.Series(usable)), steps[usable]
     if len(steps) == 0:
         return Cleaned(table.rename({step: "step"}), (), (), {}, problems)
+    table, steps = _in_order(table, step, problems)
     number, alive, resumes = _sessions(steps)
     sessions = []
     best, most = 0, -1
@@ -64,6 +65,27 @@ def clean(table: pl.DataFrame, step: str) -> Cleaned:
         kept = kept.group_by("step").mean()
     at = tuple(int(steps[i]) for i in resumes if number[i] == best)
     return Cleaned(kept.sort("step"), tuple(sessions), at, non_finite, problems)
+
+
+def _in_order(table: pl.DataFrame, step: str, problems: list[str]) -> tuple[pl.DataFrame, np.ndarray]:
+    """Rows by step where steps that go back are late or reversed rows, not another start: no figure is there twice, or a few kinds of
+    row (a trainer's, an orchestrator's) each go forward."""
+    steps = table[step].to_numpy()
+    names = [name for name in table.columns if name != step]
+    if not (np.diff(steps) < 0).any() or not names:
+        return table, steps
+    most = table.group_by(step).agg(pl.col(names).count()).select(pl.max_horizontal(pl.col(names).max())).item()
+    if most > 1 and not _kinds_go_forward(table.select(pl.col(names).is_not_null()).to_numpy(), steps):
+        return table, steps
+    problems.append("the rows were not in the order of their steps and were sorted")
+    table = table.sort(step, maintain_order=True)
+    return table, table[step].to_numpy()
+
+
+def _kinds_go_forward(filled: np.ndarray, steps: np.ndarray) -> bool:
+    """filled [rows, columns]: whether rows with the same columns filled always go forward; of at most eight such kinds."""
+    kinds, kind = np.unique(np.packbits(filled, axis=1), axis=0, return_inverse=True)
+    return 1 < len(kinds) <= 8 and not any((np.diff(steps[kind.ravel() == k]) < 0).any() for k in range(len(kinds)))
 
 
 def _sessions(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[int]]:

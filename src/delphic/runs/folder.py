@@ -10,10 +10,11 @@ from pathlib import Path
 import polars as pl
 
 from delphic.errors import UserError
-from delphic.runs.frameworks import recognise
+from delphic.runs.detect import recognise
 from delphic.runs.log import RunLog
-from delphic.runs.read import from_rows, log_of_rollouts, planned, raw_of, read_file, to_log
-from delphic.runs.text import Raw
+from delphic.runs.meaning import to_log
+from delphic.runs.read import from_rows, log_of_rollouts, planned, raw_of, read_file
+from delphic.runs.rows import Raw
 
 LOGS = ("*.jsonl", "*.ndjson", "*.csv", "*.log", "*.txt", "*.json", "*.db", "*.jsonl.gz", "*.csv.gz")
 KNOWN = ("metrics.jsonl", "logging.jsonl", "trainer_state.json")

@@ -7,47 +7,9 @@ A key may hold one `*`. Of several keys for one column the first that has number
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Literal
+from delphic.runs.keys import Framework, keys
 
-from delphic.runs.columns import COMPONENT
-
-Change = Literal["", "percent", "complement"]
-STEPS = (
-    "step", "_step", "training/global_step", "train/global_step", "global_step", "trainer/global_step", "train/step",
-    "rollout/step", "training_step", "progress/batch", "wandb_step", "iteration", "epoch_step",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Key:
-    """source: key or pattern. change: percent → share, complement → 1 − x."""
-
-    source: str
-    canonical: str
-    kind: str = ""
-    change: Change = ""
-
-
-@dataclass(frozen=True)
-class Framework:
-    name: str
-    marks: tuple[str, ...]
-    keys: tuple[Key, ...]
-
-
-def _keys(*rows: str) -> tuple[Key, ...]:
-    """ "source | canonical | kind | change", the last two optional."""
-    out = []
-    for row in rows:
-        parts = [part.strip() for part in row.split("|")]
-        source, canonical, kind, change = [*parts, "", ""][:4]
-        out.append(Key(source, canonical, kind, change))  # type: ignore[arg-type]
-    return tuple(out)
-
-
-TRL = _keys(
+TRL = keys(
     "reward | reward_mean | raw",
     "reward_std | reward_std | unknown",
     "eval_reward | eval_reward",
@@ -74,7 +36,7 @@ TRL = _keys(
     "rewards/*/mean | reward/*",
     "rewards/* | reward/*",
 )
-VERL = _keys(
+VERL = keys(
     "critic/score/mean | reward_mean | raw",
     "critic/rewards/mean | reward_mean | shaped",
     "val-core/*/reward/mean@* | eval_reward",
@@ -103,7 +65,7 @@ VERL = _keys(
     "training/off_policy/trajectory_staleness/mean | lag",
     "training/off_policy/trajectory_staleness/max | lag_max",
 )
-TRINITY = _keys(
+TRINITY = keys(
     "experience_pipeline/group_advantages/reward_mean/mean | reward_mean | raw",
     "rollout/accuracy/mean | reward_mean | raw",
     "experience_pipeline/group_advantages/reward_std/mean | reward_std | within groups",
@@ -111,7 +73,7 @@ TRINITY = _keys(
     "experience_pipeline/filtered_count | dropped_groups",
     "eval/*/mean | eval_reward",
 )
-OPENRLHF = _keys(
+OPENRLHF = keys(
     "rollout/reward_mean | reward_mean | raw",
     "reward | reward_mean | raw",
     "group_reward_std | reward_std | within groups",
@@ -131,7 +93,7 @@ OPENRLHF = _keys(
     "rollout/truncated_rate | truncated_share",
     "response_clip_ratio | truncated_share",
 )
-PRIME = _keys(
+PRIME = keys(
     "agg/all/*/reward/mean | reward_mean | raw",
     "agg/effective/*/reward/mean | reward_mean | kept groups",
     "reward/all/mean | reward_mean | raw",
@@ -151,12 +113,12 @@ PRIME = _keys(
     "off_policy/mean | lag",
     "off_policy/max | lag_max",
 )
-NEMO = _keys(
+NEMO = keys(
     "reward | reward_mean | raw",
     "filtered_reward | reward_mean | kept groups",
     "baseline_reward/pct_0 | solved_none_share | samples | percent",
     "baseline_reward/pct_1 | solved_all_share | samples | percent",
-    "baseline_reward/pct_mixed | silent_share | samples | percent",
+    "baseline_reward/pct_mixed | silent_share | samples | percent complement",
     "validation/accuracy | eval_reward",
     "approx_entropy | entropy | weighted −log p",
     "kl_penalty | kl_reference | unknown",
@@ -173,7 +135,7 @@ NEMO = _keys(
     "natural_termination_rate | truncated_share | | complement",
     "avg_trajectory_age | lag",
 )
-SKYRL = _keys(
+SKYRL = keys(
     "reward/avg_raw_reward | reward_mean | raw",
     "reward/mean_positive_reward | reward_mean | shaped",
     "eval/*/avg_score | eval_reward",
@@ -190,7 +152,7 @@ SKYRL = _keys(
     "async/staleness_mean | lag",
     "async/staleness_max | lag_max",
 )
-SLIME = _keys(
+SLIME = keys(
     "rollout/raw_reward | reward_mean | raw",
     "rollout/rewards | reward_mean | normalised",
     "eval/*-truncated_ratio | -",
@@ -207,7 +169,7 @@ SLIME = _keys(
     "rollout/response_len/max | length_max",
     "rollout/truncated_ratio | truncated_share",
 )
-OPEN_INSTRUCT = _keys(
+OPEN_INSTRUCT = keys(
     "scores | reward_mean | raw",
     "objective/verifiable_reward | reward_mean | raw",
     "objective/verifiable_correct_rate | -",
@@ -227,7 +189,7 @@ OPEN_INSTRUCT = _keys(
     "val/sequence_lengths | length_mean",
     "val/stop_rate | truncated_share | | complement",
 )
-TINKER = _keys(
+TINKER = keys(
     "env/all/reward/total | reward_mean | raw",
     "reward/total | reward_mean | raw",
     "reward/mean | reward_mean | raw",
@@ -243,7 +205,7 @@ TINKER = _keys(
     "env/all/ac_tokens_per_turn | length_mean",
     "stop/max_tokens | truncated_share",
 )
-AREAL = _keys(
+AREAL = keys(
     "rollout/reward | reward_mean | raw",
     "grpo_actor/task_reward/avg | reward_mean | raw",
     "ppo_actor/task_reward/avg | reward_mean | raw",
@@ -263,7 +225,7 @@ AREAL = _keys(
     "*_actor/seq_len/max | length_max",
     "*_actor/no_eos_ratios/avg | truncated_share",
 )
-DELPHIC = _keys(
+DELPHIC = keys(
     "reward_mean | reward_mean | raw",
     "reward_std_within | reward_std | within groups",
     "eval_accuracy | eval_reward",
@@ -287,30 +249,6 @@ DELPHIC = _keys(
     "lag_max | lag_max",
     "reward/* | reward/*",
 )
-GENERIC = _keys(
-    *(f"{name} | reward_mean" for name in ("reward_mean", "reward", "reward_avg", "mean_reward", "avg_reward", "reward/mean", "rewards/mean", "train/reward", "rewards", "score", "return", "accuracy")),
-    *(f"{name} | eval_reward" for name in ("eval_reward", "eval_acc", "eval_accuracy", "val_reward", "val_acc", "test_acc", "test_reward", "eval/reward", "val/reward", "heldout_reward", "true_reward")),
-    *(f"{name} | reward_std | unknown" for name in ("reward_std", "std_reward")),
-    *(f"{name} | silent_share | groups" for name in ("silent_share", "frac_reward_zero_std", "zero_std_frac")),
-    "silent_share_expected | silent_share_expected",
-    *(f"{name} | entropy | unknown" for name in ("entropy", "entropy_avg", "entropy_mean", "policy_entropy", "mean_entropy")),
-    *(f"{name} | kl_reference | unknown" for name in ("kl_reference", "kl", "kl_loss", "kl_ref", "kl_mean", "ref_kl")),
-    *(f"{name} | kl_update" for name in ("kl_update", "ppo_kl", "approx_kl")),
-    "kl_sampler | kl_sampler",
-    "sampler_difference | sampler_difference | log p",
-    *(f"{name} | ratio_mean" for name in ("ratio_mean", "policy_ratio", "ratio")),
-    "ratio_max | ratio_max",
-    *(f"{name} | clip_share | tokens" for name in ("clip_share", "clip_frac", "clipfrac", "clip_fraction", "clip_ratio")),
-    *(f"{name} | gradient_norm" for name in ("gradient_norm", "grad_norm")),
-    "update_norm | update_norm",
-    *(f"{name} | learning_rate" for name in ("learning_rate", "lr")),
-    "loss | loss",
-    *(f"{name} | length_mean" for name in ("length_mean", "avg_response_len", "response_length", "mean_length", "completion_length", "avg_length", "length")),
-    *(f"{name} | truncated_share" for name in ("truncated_share", "truncated", "clipped_ratio", "truncation_rate")),
-    *(f"{name} | lag" for name in ("lag", "staleness")),
-    "advantage_variance | advantage_variance",
-    "reward/* | reward/*",
-)  # fmt: skip
 
 FRAMEWORKS = (
     Framework("ms-swift", ("memory(GiB)", "train_speed(iter/s)", "global_step/max_steps"), TRL),
@@ -335,49 +273,3 @@ FRAMEWORKS = (
     Framework("areal", ("grpo_actor/*", "ppo_actor/*", "timeperf/*"), AREAL),
     Framework("delphic", ("reward_std_within", "learned_share", "left_out_share", "masked_positive_learned", "objective_learned"), DELPHIC),
 )  # fmt: skip
-
-
-def bare(key: str) -> str:
-    """A key without `train/` in front, as exports and trackers add it."""
-    return key.removeprefix("train/")
-
-
-FORMS = {"trainer_state": "trl", "transformers-console": "trl", "verl-console": "verl", "areal-console": "areal"}
-
-
-def recognise(keys: list[str], form: str = "") -> Framework:
-    """The framework with the most marks among the keys (two at least, or one of one's own), else the one that writes this form of
-    file, else the generic one."""
-    names = [bare(key) for key in keys]
-    best, most = Framework("generic", (), GENERIC), 1
-    for framework in FRAMEWORKS:
-        count = sum(any(fnmatchcase(name, mark) for name in names) for mark in framework.marks)
-        if count > most or (count == 1 and most == 1 and best.name == "generic" and _own(framework, names)):
-            best, most = framework, max(count, 1)
-    if best.name == "generic" and form in FORMS:
-        return next(framework for framework in FRAMEWORKS if framework.name == FORMS[form])
-    return best
-
-
-def _own(framework: Framework, names: list[str]) -> bool:
-    """Whether a mark with a slash, which nobody else uses, is there."""
-    return any("/" in mark and fnmatchcase(name, mark) for mark in framework.marks for name in names)
-
-
-def assign(framework: Framework, keys: list[str]) -> list[tuple[str, Key]]:
-    """[(source key, its meaning)], in the order in which keys for one column are preferred; `reward/*` with the function's name."""
-    names = {bare(key): key for key in reversed(keys)}
-    out: list[tuple[str, Key]] = []
-    taken: set[str] = set()
-    for rule in framework.keys:
-        for name, key in names.items():
-            if key in taken or not (name == rule.source or ("*" in rule.source and fnmatchcase(name, rule.source))):
-                continue
-            taken.add(key)
-            canonical = rule.canonical
-            if canonical == COMPONENT + "*":
-                head, _, tail = rule.source.partition("*")
-                canonical = COMPONENT + name[len(head) : len(name) - len(tail) or None]
-            if canonical != "-":
-                out.append((key, Key(key, canonical, rule.kind, rule.change)))
-    return out

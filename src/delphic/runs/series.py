@@ -10,7 +10,10 @@ import polars as pl
 
 from delphic.errors import UserError, nearest
 from delphic.runs.clean import clean
-from delphic.runs.read import planned, raw_of, read_run, step_column
+from delphic.runs.detect import recognise
+from delphic.runs.exports import one_run
+from delphic.runs.read import planned, raw_of, read_run
+from delphic.runs.steps import step_column
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,11 @@ def _column(file: Path, metric: str) -> tuple[np.ndarray, np.ndarray, tuple[int,
     raw = raw_of(file)
     if raw is None:
         raise UserError(f"{file}: completions, not a log of steps")
+    raw = one_run(raw)
     if metric not in raw.table.columns:
         raise UserError(f'{file}: no column "{metric}"{nearest(metric, raw.table.columns)}')
     problems: list[str] = []
-    table, step = step_column(raw, None, problems)
+    table, step = step_column(raw, recognise(raw.table.columns, raw.form), None, problems, metric)
     table = table.filter(pl.col(metric).is_not_null())
     if step == metric or not len(table):
         raise UserError(f'{file}: column "{metric}" holds no numbers')
