@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import pytest
 from delphic import cli
 from delphic.cli import main
 from delphic.diagnosis.verdict import diagnose
-from delphic.report.diagnosis_page import draw_diagnosis
+from delphic.report.diagnosis_page import draw_diagnosis, pictures
+from delphic.runs.columns import CANONICAL
 from delphic.runs.log import RunLog
 
 RNG = np.random.default_rng(0)
@@ -123,6 +125,29 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path: Path) -> None
     assert all(figure["data"] and figure["data"][0]["y"] for figure in figures.values())
     assert "@media print" in text
     assert "width=device-width" in text
+
+
+def test_a_refused_forecast_draws_no_band() -> None:
+    run = full_run()
+    found = diagnose(run)
+    assert found.band is not None
+    assert found.forecast is not None
+    drawn = {
+        refused: pictures(run, replace(found, forecast={**found.forecast, "refused": refused}))
+        for refused in (True, False)
+    }
+    bands = {refused: [t["name"] for t in p[0][1]["data"] if "fill" in t] for refused, p in drawn.items()}
+    assert bands == {True: [], False: ["forecast, 95 %"]}
+
+
+def test_the_page_of_a_long_run_stays_small(tmp_path: Path) -> None:
+    """50,000 steps of every column that there is."""
+    n = 50_000
+    rng = np.random.default_rng(1)
+    columns = {name: rng.random(n) for name in CANONICAL}
+    run = RunLog.from_table(pl.DataFrame({"step": np.arange(n), **columns}))
+    draw_diagnosis(run, diagnose(run), tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 6.3e6
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")

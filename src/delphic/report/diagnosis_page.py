@@ -16,7 +16,7 @@ from delphic.report.diagnosis import outlook, reading, words
 from delphic.runs.columns import CANONICAL
 from delphic.runs.log import RunLog
 
-POINTS = 2000  # of a curve
+POINTS = 1600  # of a curve
 SAMPLES, LONGEST = 60, 4000  # completions shown; characters of one
 # Okabe-Ito colours, each with a dash and a marker of its own
 STYLES = (
@@ -96,11 +96,16 @@ def _line(log: RunLog, name: str, number: int) -> dict[str, Any]:
         "type": "scatter",
         "mode": "lines+markers" if sparse else "lines",
         "name": name.replace("_", " "),
-        "x": steps.tolist(),
-        "y": values.tolist(),
+        "x": _short(steps),
+        "y": _short(values),
         "line": {"color": colour, "dash": dash, "width": 2},
         "marker": {"symbol": number},
     }
+
+
+def _short(values: np.ndarray) -> list[float]:
+    """Seven digits: finer than any screen; in full, a long run's page is a tenth larger."""
+    return [float(f"{value:.7g}") for value in values.tolist()]
 
 
 def _layout(found: Diagnosis, log: RunLog) -> dict[str, Any]:
@@ -112,9 +117,9 @@ def _layout(found: Diagnosis, log: RunLog) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "margin": {"l": 56, "r": 12, "t": 8, "b": 40},
-        "xaxis": {"title": {"text": "step"}, "zeroline": False},
+        "xaxis": {"title": {"text": "step", "standoff": 6}, "zeroline": False},
         "yaxis": {"zeroline": False, "automargin": True},
-        "legend": {"orientation": "h", "y": 1.15},
+        "legend": {"orientation": "h", "y": -0.26, "yanchor": "top"},  # above, it would cover the curves where it wraps
         "shapes": shapes,
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
@@ -133,16 +138,18 @@ def _panel(log: RunLog, found: Diagnosis, names: list[str]) -> dict[str, Any]:
 
 def _reward(log: RunLog, found: Diagnosis) -> dict[str, Any]:
     data = []
-    if found.band is not None:
+    if found.band is not None and not (found.forecast or {}).get(
+        "refused"
+    ):  # a band that is no answer would look like one
         t, low, high = (np.asarray(found.band[key], dtype=np.float64) for key in ("t", "low", "high"))
         fine = np.isfinite(t) & np.isfinite(low) & np.isfinite(high)
         edge = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-        data.append({**edge, "x": t[fine].tolist(), "y": high[fine].tolist(), "showlegend": False})
+        data.append({**edge, "x": _short(t[fine]), "y": _short(high[fine]), "showlegend": False})
         data.append(
             {
                 **edge,
-                "x": t[fine].tolist(),
-                "y": low[fine].tolist(),
+                "x": _short(t[fine]),
+                "y": _short(low[fine]),
                 "fill": "tonexty",
                 "fillcolor": "rgba(86,180,233,0.25)",
                 "name": "forecast, 95 %",
@@ -154,7 +161,8 @@ def _reward(log: RunLog, found: Diagnosis) -> dict[str, Any]:
         data.append(
             {**held_out, "mode": "lines+markers", "name": "held-out", "marker": {"symbol": "diamond", "size": 7}}
         )
-    layout = _layout(found, log) | {"height": 420}
+    layout = _layout(found, log)
+    layout |= {"height": 420, "legend": layout["legend"] | {"y": -0.16}}
     if found.forecast is not None:
         end = found.forecast["end"]
         layout["shapes"] = [
