@@ -11,7 +11,16 @@ import numpy as np
 
 from delphic.errors import UserError
 from delphic.runs.read import read_run
-from delphic.statistics.compare import Level, difference, late_level, noise_ratio, power, seeds_needed
+from delphic.statistics.compare import (
+    Level,
+    difference,
+    late_level,
+    noise_bound,
+    noise_ratio,
+    power,
+    seed_bound,
+    seeds_needed,
+)
 from delphic.statistics.interval import Interval
 
 SEEDS = (2, 3, 5, 8)
@@ -26,7 +35,7 @@ def run_compare(options: argparse.Namespace) -> int:
     levels = [[late_level(values) for values, _, _ in side] for side in sides]
     means = [np.array([level.value for level in side]) for side in levels]
     delta = float(means[1].mean() - means[0].mean())
-    spread, source = _spread(means, options.seed_spread)
+    spread, source, free = _spread(means, options.seed_spread)
     result: dict[str, Any] = {
         "sides": [
             [_side(path, level) for path, level in zip(paths, ls, strict=True)]
@@ -36,6 +45,7 @@ def run_compare(options: argparse.Namespace) -> int:
         "interval": _interval(difference(means[0], means[1])) if min(map(len, means)) > 1 else None,
         "seed_spread": spread,
         "seed_spread_from": source,
+        "seed_bound": None if spread is None else seed_bound(spread, free, (len(means[0]), len(means[1]))),
         "seeds_needed": None if spread is None or delta == 0 else seeds_needed(delta, spread),
         "power": None if spread in (None, 0) else power(delta, float(spread or 0), max(2, min(map(len, means)))),
         "spread_that_would_show": None if delta == 0 else {str(n): _largest_spread(delta, n) for n in SEEDS},
@@ -78,17 +88,16 @@ def _interval(found: Interval) -> dict[str, float]:
     return {"value": found.value, "low": found.low, "high": found.high}
 
 
-def _spread(means: list[np.ndarray], given: float | None) -> tuple[float | None, str | None]:
-    """Standard deviation over seeds, and where it comes from."""
+def _spread(means: list[np.ndarray], given: float | None) -> tuple[float | None, str | None, float]:
+    """Standard deviation over seeds, where it comes from, and its degrees of freedom."""
     if given is not None:
-        return given, "--seed-spread"
+        return given, "--seed-spread", float("inf")
     several = [m for m in means if len(m) > 1]
     if not several:
-        return None, None
+        return None, None, 0.0
     free = sum(len(m) - 1 for m in several)
-    return float(
-        np.sqrt(sum(float(((m - m.mean()) ** 2).sum()) for m in several) / free)
-    ), f"{free + len(several)} runs"
+    squares = sum(float(((m - m.mean()) ** 2).sum()) for m in several)
+    return float(np.sqrt(squares / free)), f"{free + len(several)} runs", float(free)
 
 
 def _largest_spread(delta: float, seeds: int) -> float:
@@ -133,11 +142,11 @@ def _verdict(result: dict[str, Any], levels: list[list[Level]]) -> str:
         return f"{delta:+.3g} is within the noise of seeds ({interval['low']:+.3g} to {interval['high']:+.3g}); {more} (80 % power)"
     spread, needed = result["seed_spread"], result["seeds_needed"]
     if spread is not None:
-        likely = abs(delta) > 1.96 * spread * np.sqrt(2)
-        word = "more than two seeds differ" if likely else "within what two seeds differ"
+        bound = result["seed_bound"]
+        word = "more than seeds differ" if abs(delta) > bound else "within what seeds differ"
         more = f"; {needed} seeds a side would show it (80 % power)" if needed else ""
-        return f"{delta:+.3g} is {word} ({1.96 * spread * np.sqrt(2):.3g}, from {result['seed_spread_from']}){more}"
-    steps = 1.96 * float(np.hypot(levels[0][0].error, levels[1][0].error))
+        return f"{delta:+.3g} is {word} (± {bound:.3g}, from {result['seed_spread_from']}){more}"
+    steps = noise_bound(levels[0][0], levels[1][0])
     inside = "no more than the steps' own noise" if abs(delta) < steps else "more than the steps' own noise"
     return (
         f"{delta:+.3g} is {inside} (± {steps:.2g}); one seed a side says nothing of how much seeds differ: give --seed-spread, or "

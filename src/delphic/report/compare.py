@@ -24,7 +24,9 @@ def print_compare(result: dict[str, Any]) -> None:
         )
         console.print(f"80 % power to see it: {parts}")
     noise = result["noise"]
-    if noise["ratio"] is not None:
+    if noise["high"] is None:
+        console.print("noise of B over A: not determined (too few steps, or none of it)")
+    else:
         expected = noise["expected_from_group_size"]
         beside = "" if expected is None else f"; the group sizes explain {expected:.2g}"
         console.print(

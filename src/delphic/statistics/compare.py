@@ -5,37 +5,58 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import f as fisher
+from scipy.special import ndtri
 from scipy.stats import nct
 from scipy.stats import t as student
 
 from delphic.statistics.interval import Interval
+from delphic.statistics.step_noise import step_noise
 
 POWER = 0.8
 MOST_SEEDS = 1000
+LARGEST = 5.0  # half the log interval of a noise ratio; beyond a factor of 150 either way nothing is known
 
 
 @dataclass(frozen=True)
 class Level:
-    """Mean of the last steps of a run, and its standard error over those steps (not over seeds)."""
+    """Mean of the last steps of a run, and its standard error over those steps (not over seeds), known from `free` degrees of
+    freedom."""
 
     value: float
     error: float
     steps: int
+    free: float
 
 
 def late_level(values: np.ndarray, share: float = 0.1) -> Level:
-    """[n] rewards → the mean of the last share, ten steps at the least; neighbours correlate as AR(1)."""
-    late = values[-max(round(share * len(values)), min(10, len(values))) :]
-    centred = late - late.mean()
-    total = float(centred @ centred)
-    rho = (
-        0.0
-        if total == 0 or len(late) < 4
-        else float(np.clip(centred[1:] @ centred[:-1] / total + 1 / len(late), 0, 0.9))
-    )
-    variance = total / max(len(late) - 1, 1)
-    return Level(float(late.mean()), float(np.sqrt(variance / len(late) * (1 + rho) / (1 - rho))), len(late))
+    """[n] ≥ 16 rewards → the mean of the last share, ten steps at the least; the noise is that of the second half."""
+    late = values[-max(round(share * len(values)), 10) :]
+    noise = step_noise(values)
+    return Level(float(late.mean()), noise.error_of_mean(len(late)), len(late), noise.freedom)
+
+
+def noise_bound(one: Level, two: Level, level: float = 0.95) -> float:
+    """The difference that the steps' own noise makes, by Welch's t."""
+    parts = (one.error**2, two.error**2)
+    return _half_width(parts, (one.free, two.free), level)
+
+
+def seed_bound(spread: float, free: float, counts: tuple[int, int], level: float = 0.95) -> float:
+    """The difference that seeds make between means of so many runs a side.
+
+    Args:
+        spread: standard deviation over seeds. free: degrees of freedom it is known from; infinite where it is given.
+    """
+    return float(student.ppf(0.5 + level / 2, free) * spread * np.sqrt(1 / counts[0] + 1 / counts[1]))
+
+
+def _half_width(parts: tuple[float, float], free: tuple[float, float], level: float) -> float:
+    """Of an interval of a difference whose sides have these variances (Welch-Satterthwaite)."""
+    total = sum(parts)
+    if total == 0:
+        return 0.0
+    joint = total**2 / sum(part**2 / f for part, f in zip(parts, free, strict=True))
+    return float(student.ppf(0.5 + level / 2, joint) * np.sqrt(total))
 
 
 def difference(one: np.ndarray, two: np.ndarray, level: float = 0.95) -> Interval:
@@ -46,13 +67,9 @@ def difference(one: np.ndarray, two: np.ndarray, level: float = 0.95) -> Interva
     """
     if min(len(one), len(two)) < 2:
         raise ValueError("two runs a side are needed to know how much seeds differ")
-    parts = [x.var(ddof=1) / len(x) for x in (one, two)]
-    total = sum(parts)
     value = float(two.mean() - one.mean())
-    if total == 0:
-        return Interval(value, value, value)
-    free = total**2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (one, two), strict=True))
-    half = float(student.ppf(0.5 + level / 2, free) * np.sqrt(total))
+    parts = (float(one.var(ddof=1)) / len(one), float(two.var(ddof=1)) / len(two))
+    half = _half_width(parts, (len(one) - 1, len(two) - 1), level)
     return Interval(value, value - half, value + half)
 
 
@@ -65,7 +82,7 @@ def power(effect: float, spread: float, seeds: int, level: float = 0.95) -> floa
 
 
 def seeds_needed(effect: float, spread: float, wanted: float = POWER) -> int | None:
-    """The fewest runs a side with that power; None beyond MOST_SEEDS."""
+    """The fewest runs a side with that power (to a tenth, beyond 40); None beyond MOST_SEEDS."""
     if spread == 0:
         return 2
     seeds = 2
@@ -77,17 +94,13 @@ def seeds_needed(effect: float, spread: float, wanted: float = POWER) -> int | N
 
 
 def noise_ratio(one: np.ndarray, two: np.ndarray, level: float = 0.95) -> Interval:
-    """Variance of the steps' noise of two over that of one, by Fisher's F. [n] rewards: mean square of second differences over 6, which
-    leaves a smooth course out; they overlap, so that n of them have n/1.94 degrees of freedom (derived, for white noise)."""
-    sizes, variances = [], []
-    for x in (one, two):
-        second = np.diff(x, 2)
-        variances.append(float((second**2).mean() / 6))
-        sizes.append(
-            max(len(second) / 1.94, 2.0)
-        )  # Var of the mean of squares of an MA(2) with weights 1, −2, 1: 2·(35/18) σ⁴/n
-    if variances[0] == 0:
+    """Variance of a step's noise of two over that of one, each with its own correlation; normal on the log scale (derived).
+    [n] ≥ 16 rewards. NaN with infinite ends where one of them has no noise."""
+    first, second = step_noise(one), step_noise(two)
+    error = float(np.hypot(first.log_error, second.log_error))
+    if not np.isfinite(error):
         return Interval(float("nan"), 0.0, float("inf"))
-    ratio = variances[1] / variances[0]
-    low, high = (float(fisher.ppf(q, sizes[1], sizes[0])) for q in (0.5 - level / 2, 0.5 + level / 2))
-    return Interval(ratio, ratio / high, ratio / low)
+    ratio, half = second.variance / first.variance, float(ndtri(0.5 + level / 2)) * error
+    if half > LARGEST:
+        return Interval(ratio, 0.0, float("inf"))
+    return Interval(ratio, ratio * float(np.exp(-half)), ratio * float(np.exp(half)))
