@@ -104,13 +104,15 @@ def test_stability_of_a_delphic_run_counts_its_updates(curve: Path, capsys: pyte
 
 def test_full_importance_weights_of_a_run_cancel_its_lag(curve: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"optimizer": "sgd", "learning_rate": 0.01, "sync_interval": 8}
-    weighted = own_run(curve, train=settings, objective={"preset": "rloo", "importance": "ratio"})
+    weighted = own_run(
+        curve, train=settings, objective={"preset": "rloo", "importance": "ratio", "ratio_level": "completion"}
+    )
     found = call(capsys, "stability", str(weighted), "--stiffness", "2")
     assert found["exact_limit"] == pytest.approx(2 / 2), "as without lag: ηK = 2"
     clipped = own_run(curve, train=settings, objective="dr_grpo")
     found = call(capsys, "stability", str(clipped), "--stiffness", "2")
     assert found["exact_limit"] == pytest.approx(2 / 8 / 2)
-    assert any("only while nothing is clipped" in note for note in found["notes"])
+    assert any("only as the whole completion's ratio, unclipped" in note for note in found["notes"])
 
 
 def test_forecast_of_a_run(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,20 +142,20 @@ def test_backtest_of_a_folder(curve: Path, capsys: pytest.CaptureFixture[str]) -
     (curve.parent / "notes.csv").write_text("a,b\n1,2\n")
     found = call(capsys, "backtest", str(curve.parent))
     assert [row["at"] for row in found["summary"]] == [0.25, 0.5, 0.75]
-    assert "no column of steps" in found["left_out"][0]
+    assert "no column of rewards" in found["left_out"][0]
     assert main(["backtest", str(curve.parent)]) == 0
 
 
 def test_a_manifest_names_the_pool_and_metric_of_a_file(curve: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, text = curve.parent, curve.read_text()
     for name in ("b.jsonl", "c.jsonl"):
-        (folder / name).write_text(text.replace("reward_mean", "score"))
+        (folder / name).write_text(text.replace("reward_mean", "quality"))
     assert len(call(capsys, "backtest", str(folder))["trials"]) == 3, "without a name for it, the metric is not found"
-    (folder / "MANIFEST.csv").write_text("file,repo,reward_key\nb.jsonl,one,score\nc.jsonl,two,score\n")
+    (folder / "MANIFEST.csv").write_text("file,repo,reward_key\nb.jsonl,one,quality\nc.jsonl,two,quality\n")
     found = call(capsys, "backtest", str(folder))
     assert len(found["trials"]) == 9
     assert found["summary"][0]["runs"] == 3
-    (folder / "MANIFEST.csv").write_text("file,reward_key\nb.jsonl,score\n")
+    (folder / "MANIFEST.csv").write_text("file,reward_key\nb.jsonl,quality\n")
     assert main(["backtest", str(folder)]) == 2
     assert "no column repo" in capsys.readouterr().err
 
