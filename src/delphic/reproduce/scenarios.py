@@ -26,6 +26,7 @@ from delphic.reproduce.logged_bandit import LENGTH_SPREAD, STEPS, World, logged_
 
 WORLDS = 10
 PROMPTS, ARMS, SHARED = 32, 4, 8  # shared: features that mean nothing
+ARMS_NOISY, BEST = 8, 0.9
 ANCHOR = 0.3  # weight of the KL: the fixed point is well inside
 PLAIN = {"preset": "rloo"}
 SCALED = {"preset": "dr_grpo", "mask": "none", "importance": "none", "scale": "std"}
@@ -117,20 +118,17 @@ def fast(rng: np.random.Generator, number: int, severity: int) -> World:
     return World(bandit, start, start, adam(plan, 0.03) if number % 5 == 4 else plan)
 
 
-def noisy_arms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, float]:
-    """(six arms whose chances of success differ little, θ, mean reward of the best ones); every arm has a logit of its own
-    besides the shared ones."""
-    P, K = 8, 6
-    rewards = np.stack([rng.permuted(np.linspace(0.3, 0.8, K)) for _ in range(P)])
-    shared = np.broadcast_to(rng.normal(size=(K, SHARED)) / np.sqrt(SHARED), (P, K, SHARED))
-    own = np.eye(P * K).reshape(P, K, P * K)
-    return Bandit(np.concatenate([shared, own], axis=2), rewards, "binary"), np.zeros(SHARED + P * K), 0.8
+def noisy_arms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray]:
+    """(seven arms a prompt whose chances of success differ little and a rare one that is much better, θ). No two prompts share
+    anything."""
+    rewards = np.stack([rng.permuted(np.append(np.linspace(0.4, 0.6, ARMS_NOISY - 1), BEST)) for _ in range(8)])
+    return Bandit.tabular(rewards, "binary"), np.where(rewards == BEST, -2.0, 0.0).reshape(-1)
 
 
 def learns_noisy_arms(rng: np.random.Generator, number: int, severity: int) -> World:
     """The world of `concentrates` at a rate that finds the better arms."""
-    bandit, start, best = noisy_arms(rng)
-    return World(bandit, start, start, paced(bandit, start, number, rng.uniform(80, 140), best))
+    bandit, start = noisy_arms(rng)
+    return World(bandit, start, start, paced(bandit, start, number, rng.uniform(80, 140), BEST))
 
 
 def plateau(rng: np.random.Generator, number: int, severity: int) -> World:
@@ -200,8 +198,8 @@ def growing(rng: np.random.Generator, number: int, severity: int) -> World:
 
 def concentrates(rng: np.random.Generator, number: int, severity: int) -> World:
     """No anchor and a high rate among arms that differ little: the policy is sure before it knows."""
-    bandit, start, best = noisy_arms(rng)
-    return World(bandit, start, start, paced(bandit, start, number, (8.0, 4.0, 2.0)[severity - 1], best))
+    bandit, start = noisy_arms(rng)
+    return World(bandit, start, start, paced(bandit, start, number, (8.0, 4.0, 2.0)[severity - 1], BEST))
 
 
 def hacked(rng: np.random.Generator, number: int, severity: int) -> World:
@@ -212,10 +210,10 @@ def hacked(rng: np.random.Generator, number: int, severity: int) -> World:
     leak = (np.argmax(bandit.rewards, axis=1) + 1) % ARMS
     paid, surface = truth.copy(), np.zeros((PROMPTS, ARMS, 1))
     paid[leaky, leak[leaky]] = 0.97
-    surface[leaky, leak[leaky]] = 1.0
+    surface[leaky, leak[leaky]] = 3.0  # one form for all prompts, so it is learned fast once it is found
     features = np.concatenate([bandit.features, surface], axis=2)
-    start = np.append(start, -4.0)  # how rare the leaked form is
-    plan = paced(Bandit(features, truth), start, number, rng.uniform(15, 30), 0.7)
+    start = np.append(start, -1.0)
+    plan = paced(Bandit(features, truth), start, number, rng.uniform(20, 40), 0.7)
     return World(Bandit(features, paid, "binary"), start, start, plan, truth)
 
 
