@@ -20,11 +20,9 @@ def silent_share(rewards: np.ndarray, groups: np.ndarray) -> float:
 
 
 def expected_silent_share(rewards: np.ndarray, groups: np.ndarray) -> float:
-    """E_p[p^G + (1−p)^G] over the difficulty of the prompts, from means and pairs of completions alone.
+    """E_p[p^G + (1−p)^G] over the difficulty of the prompts, by `silent_share_of_hits`.
 
-    The first two moments of p over prompts (unbiased: single completions and distinct pairs) fix a Beta
-    distribution, under which the expectation is a ratio of Beta functions. Silence of whole groups does not enter,
-    so a surplus of silent groups over this figure is not explained by difficulty. Derived; Beta is an assumption.
+    Silence of whole groups does not enter, so a surplus of silent groups over this figure is not explained by difficulty.
 
     Returns: NaN unless rewards take exactly two values and some group has two completions.
     """
@@ -34,16 +32,24 @@ def expected_silent_share(rewards: np.ndarray, groups: np.ndarray) -> float:
         return float("nan")
     sizes = np.array([len(r) for r in members])
     hits = np.array([(r == levels[1]).sum() for r in members])
-    mean = float(np.mean(hits / sizes))
-    second = float(np.mean(hits * (hits - 1) / (sizes * (sizes - 1))))
-    variance = second - mean**2
-    if variance <= 0:
-        return float(np.mean(1 - np.asarray(informative_chance(mean, sizes))))
-    concentration = mean * (1 - mean) / variance - 1
-    if concentration <= 0:
-        return 1.0
-    a, b = mean * concentration, (1 - mean) * concentration
-    return float(np.mean(np.exp(betaln(a + sizes, b) - betaln(a, b)) + np.exp(betaln(a, b + sizes) - betaln(a, b))))
+    return float(silent_share_of_hits(hits, sizes))
+
+
+def silent_share_of_hits(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """[...] the silent share that difficulty explains, from counts alone: hits [..., groups] of sizes [groups] ≥ 2 completions.
+
+    The first two moments of p over prompts (unbiased: single completions and distinct pairs) fix a Beta distribution, under
+    which the expectation is a ratio of Beta functions. Derived; Beta is an assumption. NaN where all or none hit.
+    """
+    mean = (hits / sizes).mean(-1)
+    variance = (hits * (hits - 1) / (sizes * (sizes - 1))).mean(-1) - mean**2
+    alike = np.asarray(1 - np.asarray(informative_chance(mean[..., None], sizes))).mean(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        concentration = np.asarray(mean * (1 - mean) / variance - 1)[..., None]
+        a, b = mean[..., None] * concentration, (1 - mean)[..., None] * concentration
+        spread = (np.exp(betaln(a + sizes, b) - betaln(a, b)) + np.exp(betaln(a, b + sizes) - betaln(a, b))).mean(-1)
+    out = np.where(variance <= 0, alike, np.where(concentration[..., 0] <= 0, 1.0, spread))
+    return np.where((mean > 0) & (mean < 1), out, np.nan)
 
 
 def finite_groups(rewards: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
