@@ -34,7 +34,7 @@ after
 
 science
   backtest    how good forecasts are on the runs of a folder
-  reproduce   the papers' experiments: delphic reproduce ustat (or dynamics); each claim, what was measured, whether it holds
+  reproduce   the papers' experiments: delphic reproduce ustat (dynamics, detection); each claim, what was measured, whether it holds
 
 delphic COMMAND --help tells more of each."""
 
@@ -401,7 +401,8 @@ def reproduce(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "study",
         metavar="STUDY",
-        help="ustat: the gradient is a U-statistic (arXiv 2603.01162); dynamics: training is a damped oscillator (2606.30789)",
+        help="ustat: the gradient is a U-statistic (arXiv 2603.01162); dynamics: training is a damped oscillator (2606.30789); "
+        "detection: what `delphic diagnose` finds",
     )
     parser.add_argument("--model", metavar="M", help="the errors of this model instead of the built-in one's")
     parser.add_argument(

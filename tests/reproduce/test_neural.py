@@ -78,7 +78,7 @@ def test_rollouts_wait_for_the_next_sync() -> None:
     config = world.config(1e-5, 3, 0, 5)
     config = config.model_copy(update={"sampling": config.sampling.model_copy(update={"prompts": 2})})
     parts = runs.build_parts(config, Path())
-    versions = [set(rollouts.version.tolist()) for _, rollouts in train_steps(parts)]
+    versions = [set(rollouts.version.tolist()) for _, rollouts, _ in train_steps(parts)]
     assert versions == [{0}, {0}, {0}, {3}, {3}]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from delphic.commands import need_torch
 from delphic.errors import UserError, nearest
 
-STUDIES = ("ustat", "dynamics")
+STUDIES = ("ustat", "dynamics", "detection")
 
 
 def run_reproduce(options: argparse.Namespace) -> int:
@@ -21,12 +21,16 @@ def run_reproduce(options: argparse.Namespace) -> int:
     from delphic.report.study import StudyProgress, print_claims
     from delphic.reproduce.study import run_study
 
+    if options.study != "ustat" and (options.model is not None or options.task is not None):
+        raise UserError(f"reproduce: {options.study} has worlds of its own; leave out --model and --task")
     if options.study == "dynamics":
-        if options.model is not None or options.task is not None:
-            raise UserError("reproduce: dynamics is about bandits; leave out --model and --task")
         from delphic.reproduce.dynamics import dynamics
 
         study = dynamics()
+    elif options.study == "detection":
+        from delphic.reproduce.detection import detection
+
+        study = detection()
     else:
         from delphic.reproduce.ustat import ustat
 

@@ -7,45 +7,48 @@ from typing import Any
 import numpy as np
 
 from delphic.diagnosis.finding import Finding, Skipped
-from delphic.diagnosis.instability import scaled
+from delphic.diagnosis.instability import noise, quantum_noise, scaled
 from delphic.diagnosis.sequential import Mean, interval, mean, slope, thin, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST = 20
 LOST = 0.5  # of the level that was reached
-BLOCKS = 8
+BLOCKS, START = 8, 3
 STILL = 0.005  # of the whole range of the rewards: no more than this is no change
 
 
 def collapse(log: RunLog) -> Finding | Skipped | None:
-    """The best of eight blocks against the last: half of it is gone. The best one was chosen, so the test is for eight."""
+    """The best of eight blocks, or the first three steps, against the lowest block after it: half of it is gone."""
     steps, reward = log.series("reward_mean")
     if len(reward) < 3 * BLOCKS:
         return Skipped("collapse", f"{3 * BLOCKS} steps with a reward")
     level = scaled(reward)
-    blocks = [mean(part) for part in np.array_split(level, BLOCKS)]
-    means = np.array([part.mean() for part in np.array_split(reward, BLOCKS)])
+    parts = [np.arange(START), *np.array_split(np.arange(len(reward)), BLOCKS)]
+    blocks = [mean(level[part]) for part in parts]
+    means = np.array([reward[part].mean() for part in parts])
     best = int(np.argmax([b.value for b in blocks[:-1]]))
     last = int(np.argmin([b.value for b in blocks[best + 1 :]])) + best + 1
     floor = min(float(reward.min()), 0.0) if reward.min() >= 0 else float(reward.min())
     lost = (means[best] - means[last]) / (means[best] - floor) if means[best] > floor else 0.0
-    z = z_of(blocks[best].value - blocks[last].value, blocks[best].error, blocks[last].error)
+    own = max(noise(level), quantum_noise(reward)) / np.sqrt(len(parts[best]))
+    error = own if best == 0 else max(blocks[best].error, own)  # too few steps at the start to say how much they vary
+    z = z_of(blocks[best].value - blocks[last].value, error, blocks[last].error)
     if lost < LOST or z < threshold(len(reward)) + 0.5:
         return None
-    edges = np.linspace(0, len(steps), BLOCKS + 1).astype(int)
     middle = (means[best] + means[last]) / 2
     width = max(len(reward) // 20, 2)
     padded = np.pad(reward, width, mode="edge")
     smooth = np.convolve(padded, np.ones(2 * width + 1) / (2 * width + 1), mode="valid")
-    after = np.flatnonzero(smooth[edges[best] : edges[last + 1]] < middle)
-    where = int(steps[edges[best] + (after[0] if len(after) else 0)])
+    begin, end = int(parts[best][0]), int(parts[last][-1])
+    after = np.flatnonzero(smooth[begin : end + 1] < middle)
+    where = int(steps[begin + (after[0] if len(after) else 0)])
     back = means[-1] > (means[best] + means[last]) / 2
     return Finding(
         "collapse",
         "error",
         f"the reward fell from {means[best]:.3g} to {means[last]:.3g} around step {where}"
         + (f" and came back to {means[-1]:.3g}" if back else ""),
-        (where, int(steps[min(edges[last + 1], len(steps) - 1)])),
+        (where, int(steps[end])),
         f"go back to a checkpoint before step {where}; halve the learning rate and anchor the policy (kl_coefficient)",
         "derived",
         "collapse",
@@ -90,7 +93,7 @@ def stuck(log: RunLog) -> Finding | Skipped | None:
         if same.all()
         else "go back to before it; an anchor (kl_coefficient) or a reward that grades the attempt",
         "derived",
-        "no_signal" if same.all() else "policy_concentration",
+        "no_signal" if same.all() else "collapse" if reward[:FEWEST].mean() > level else "policy_concentration",
     )
 
 

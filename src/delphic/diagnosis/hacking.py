@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from delphic.diagnosis.finding import Finding, Skipped
-from delphic.diagnosis.sequential import ALPHA, Mean, few, interval, mean, slope, threshold, z_of
+from delphic.diagnosis.sequential import Mean, few, interval, mean, slope, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST_EVALS, BLOCKS = 6, 5
+SHARE_OF_ALARMS = 2e-3  # evaluations are few, so a run has few looks at them
+MATTERS = 0.03  # of the range of rewards: a smaller fall is not worth a word
 PAPER = "arXiv 2606.30789, reward hacking (train–eval decoupling)"
 
 
@@ -21,7 +23,9 @@ def decoupling(log: RunLog) -> Finding | Skipped | None:
     steps, reward = log.series("reward_mean")
     if len(held_out) < FEWEST_EVALS:
         return Skipped("reward_hacking", f"{FEWEST_EVALS} evaluations; there are {len(held_out)}")
-    z = threshold(len(held_out), ALPHA / BLOCKS)  # the best block is one of several
+    if not len(reward) or np.ptp(reward) == 0:
+        return None  # nothing is learned from a reward that is always the same
+    z = threshold(len(held_out), SHARE_OF_ALARMS)
     number = min(BLOCKS, len(held_out) // 2)
     parts = np.array_split(np.arange(len(held_out)), number)
     evals = [mean(held_out[part]) for part in parts]
@@ -34,7 +38,8 @@ def decoupling(log: RunLog) -> Finding | Skipped | None:
     since = held_out[parts[best][0] :]
     falling = slope(np.arange(len(since), dtype=np.float64), since)
     steadily = len(since) >= 8 and z_of(falling.value, falling.error) < -few(z, len(since) - 2)
-    if min(len(then), len(now)) >= 2 and (z_of(fell, error) > few(z, free) or steadily):
+    whole = 1.0 if min(reward.min(), held_out.min()) >= 0 and reward.max() <= 1 else float(np.ptp(reward))
+    if min(len(then), len(now)) >= 2 and fell > MATTERS * whole and (z_of(fell, error) > few(z, free) or steadily):
         before, after = mean(then), mean(now)
         rose = after.value - before.value
         if z_of(rose, before.error, after.error) > -1 and rose > -0.25 * fell:
@@ -84,7 +89,7 @@ def _gap(log: RunLog, z: float) -> Finding | None:
     early, late = (Mean(float(part.mean()), noise / np.sqrt(third), third) for part in (gap[:third], gap[-third:]))
     still = slope(eval_steps[-2 * third :].astype(np.float64), held_out[-2 * third :])
     grown = late.value - early.value
-    scale = max(float(np.ptp(held_out)), float(np.ptp(reward)), 1e-12)
+    scale = max(float(np.ptp(held_out)), float(np.ptp(reward)), 4 * MATTERS)
     if (
         z_of(grown, early.error, late.error) < few(z, free)
         or grown < 0.25 * scale

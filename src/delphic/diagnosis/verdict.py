@@ -32,7 +32,7 @@ EXPLAINS = {
     "all_truncated": ("no_signal", "advantage_degeneracy", "collapse", "policy_concentration"),
     "no_signal": ("policy_concentration",),
     "dynamic_instability": ("collapse",),
-    "reward_hacking": ("policy_concentration",),
+    "reward_hacking": ("policy_concentration", "advantage_degeneracy"),
     "advantage_degeneracy": ("no_signal", "policy_concentration"),
     "collapse": ("advantage_degeneracy", "policy_concentration"),
 }

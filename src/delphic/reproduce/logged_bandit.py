@@ -66,7 +66,8 @@ def _chance(world: World, seeds: Sequence[int], steps: int) -> _Chance:
         parts.append((*each, rng.random((steps // EVAL_EVERY, P, EVAL_SAMPLES)), rng.standard_normal((P, K))))
     prompts, outcome, length, evaluation, sampler = (np.stack(column) for column in zip(*parts, strict=True))
     over_time = (np.swapaxes(x, 0, 1) for x in (prompts, outcome, length, evaluation))
-    return _Chance(*over_time, sampler)
+    prompts, outcome, length, evaluation = over_time
+    return _Chance(prompts, outcome, length, evaluation, sampler)
 
 
 def logged_runs(world: World, seeds: Sequence[int], steps: int = STEPS) -> list[pl.DataFrame]:

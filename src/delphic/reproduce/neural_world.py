@@ -131,7 +131,7 @@ def followed(world: World, along: np.ndarray, rate: float, interval: int, seed: 
 
     origin, path, reward = weights(), [], []
     try:
-        for _, rollouts in train_steps(parts):
+        for _, rollouts, _ in train_steps(parts):
             path.append(float(along @ (weights() - origin)))
             reward.append(float(rollouts.reward.mean()))
     except NonFiniteError:

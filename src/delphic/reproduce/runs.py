@@ -48,7 +48,7 @@ def course(config: RunConfig, at: Sequence[int], kept: Path, note: Callable[[str
     def run() -> dict[str, Any]:
         parts = build_parts(config, Path())
         accuracy = {}
-        for step, _ in train_steps(parts):
+        for step, _, _ in train_steps(parts):
             if step in at:
                 evaluation = parts.evaluate()
                 assert evaluation is not None
@@ -86,7 +86,7 @@ def recorded(config: RunConfig, at: Sequence[int], kept: Path, note: Callable[[s
             return found.reward.reshape(len(problems), -1).mean(1).tolist()
 
         held_out, reward, within = {"0": look()}, [], []
-        for step, rollouts in train_steps(parts):
+        for step, rollouts, _ in train_steps(parts):
             groups = rollouts.reward.reshape(-1, config.sampling.completions)
             reward.append(float(groups.mean()))
             within.append(float(groups.var(1, ddof=1).mean()))
@@ -102,8 +102,8 @@ def recorded(config: RunConfig, at: Sequence[int], kept: Path, note: Callable[[s
     return Course(np.array(row["reward"]), row["within"], held_out)
 
 
-def train_steps(parts: Parts) -> Iterator[tuple[int, Rollouts]]:
-    """Yields (1, its rollouts), (2, …) after each step of the config; nothing is written. At a sync the rollouts of all steps
+def train_steps(parts: Parts) -> Iterator[tuple[int, Rollouts, Meter]]:
+    """Yields (1, its rollouts, its figures), (2, …) after each step of the config; nothing is written. At a sync the rollouts of all steps
     up to the next one are sampled."""
     assert isinstance(parts.source, Generator)
     train, cursor = parts.config.train, 0
@@ -116,8 +116,9 @@ def train_steps(parts: Parts) -> Iterator[tuple[int, Rollouts]]:
                 cursor = made.cursor
                 waiting.append(made.rollouts)
         rollouts = waiting.pop(0)
-        parts.learner.learn(rollouts, step, Meter(), Meter())
-        yield step, rollouts
+        meter = Meter()
+        parts.learner.learn(rollouts, step, meter, Meter())
+        yield step, rollouts, meter
 
 
 def kept_or_run(kept: Path, key: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

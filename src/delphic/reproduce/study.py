@@ -91,7 +91,7 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [f"# {report['title']}", "", report["about"], small, "## Claims", ""]
     columns = ("claim", "source", "measured", "verdict")
     lines += table([{key: claim[key] for key in columns} for claim in report["claims"]])
-    lines += ["", "## What the papers measured", ""]
+    lines += ["", *(["## What the papers measured", ""] if report["stated"] else [])]
     for title, rows in report["stated"].items():
         lines += [f"**{title}**", "", *table(rows), ""]
     for name, part in report["parts"].items():

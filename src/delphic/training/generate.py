@@ -15,8 +15,9 @@ from delphic.objective import group_slots
 from delphic.policy.model import Messages
 from delphic.randomness import Purpose
 from delphic.rollouts import Rollouts
-from delphic.statistics.informative import finite_groups
+from delphic.statistics.informative import expected_silent_share, finite_groups, silent_share
 from delphic.tasks import Problem, RewardFunction, Task, evaluate
+from delphic.training.metrics import Meter
 from delphic.training.prompts import PromptOrder
 from delphic.training.protocols import Sampler
 from delphic.training.team import join
@@ -189,6 +190,16 @@ def _fill(rollouts: Rollouts, file: int) -> Rollouts:
     """Group ids made distinct between files."""
     _, numbers = np.unique(rollouts.group, return_inverse=True)
     return rollouts.with_(group=file * GROUP_STRIDE + numbers)
+
+
+def add_batch(meter: Meter, rollouts: Rollouts) -> None:
+    """What a step's rollouts alone tell, into the meter."""
+    for name, (total, count) in batch_metrics(rollouts).items():
+        meter.add(name, total, count)
+    meter.add("silent_share", silent_share(rollouts.reward, rollouts.group))
+    expected = expected_silent_share(rollouts.reward, rollouts.group)
+    if expected == expected:
+        meter.add("silent_share_expected", expected)
 
 
 def batch_metrics(rollouts: Rollouts) -> dict[str, tuple[float, float]]:

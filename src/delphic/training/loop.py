@@ -20,11 +20,10 @@ from delphic.policy.load import load_policy, resolve
 from delphic.policy.model import Policy
 from delphic.policy.scores import check_layers
 from delphic.rollouts import Rollouts
-from delphic.statistics.informative import expected_silent_share, silent_share
 from delphic.tasks import load_rewards, make_task
 from delphic.training.estimate import estimate
 from delphic.training.evaluate import Evaluation, evaluate_policy
-from delphic.training.generate import Generated, Generator, Recorded, batch_metrics
+from delphic.training.generate import Generated, Generator, Recorded, add_batch
 from delphic.training.learner import LocalLearner, NonFiniteError
 from delphic.training.metrics import Meter
 from delphic.training.noise import noise_figures
@@ -297,12 +296,7 @@ class Loop:
         self.run.write_halted(number, rollout)
 
     def _measure(self, rollouts: Rollouts, generated: Generated, meter: Meter) -> None:
-        for name, (total, count) in batch_metrics(rollouts).items():
-            meter.add(name, total, count)
-        meter.add("silent_share", silent_share(rollouts.reward, rollouts.group))
-        expected = expected_silent_share(rollouts.reward, rollouts.group)
-        if expected == expected:
-            meter.add("silent_share_expected", expected)
+        add_batch(meter, rollouts)
         if self.config.sampling.dynamic:
             meter.add("refill_rounds", generated.refill_rounds)
             meter.add("refill_dropped_groups", generated.dropped_groups)
