@@ -32,12 +32,13 @@ $(VENV)/.train: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.train
 	$(PIP) -e '.[train,dev]'
-	-$(PIP) --no-deps trl verl trinity-rft  # peers of the conformance tests; where one cannot be had, its tests skip
+	-$(PIP) --no-deps trl verl trinity-rft rldoctor  # peers; where one cannot be had, its tests skip
 	touch $@
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_step.py
 	$(BIN)/python benchmarks/bench_scores.py
+	$(BIN)/python benchmarks/bench_diagnose.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -22,11 +22,12 @@ from trl import GRPOTrainer
 
 from delphic.objective import Objective, StepInputs, Totals, build, coefficients, prepare, token_weights
 from delphic.plugins.host import refuse_missing, warn_untested
+from delphic.plugins.trl_diagnose import DelphicDiagnoseCallback
 from delphic.plugins.trl_probe import DelphicProbeCallback
 from delphic.randomness import Purpose, stream
 from delphic.rollouts import Rollouts
 
-__all__ = ["DelphicGRPOTrainer", "DelphicProbeCallback", "Recorder"]
+__all__ = ["DelphicDiagnoseCallback", "DelphicGRPOTrainer", "DelphicProbeCallback", "Recorder"]
 
 TESTED = "1.16.0"
 

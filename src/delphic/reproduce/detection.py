@@ -24,6 +24,7 @@ EVERY = 4  # steps between two looks at a whole healthy run
 FIRST_SEED = 1000  # the thresholds were set on seeds below 100
 GRAVE = ("growing_oscillation", "concentration", "degeneracy_hard", "degeneracy_easy", "hacking")
 MODES = ("dynamic_instability", "policy_concentration", "advantage_degeneracy", "reward_hacking")
+FAILURES = frozenset({*MODES, "all_truncated", "sampler_mismatch", "collapse"})
 CALM = frozenset({"healthy", "cannot_tell"})
 Row = dict[str, Any]
 
@@ -35,7 +36,7 @@ def judge(log: RunLog, steps: int) -> Diagnosis:
 
 def expected(scenario: Scenario) -> frozenset[str]:
     """Runs without a failure may be called healthy, or (a flat curve) not be told."""
-    return CALM if not scenario.expected & set(MODES) and "all_truncated" not in scenario.expected and "sampler_mismatch" not in scenario.expected and "collapse" not in scenario.expected else scenario.expected  # fmt: skip
+    return scenario.expected if scenario.expected & FAILURES else CALM
 
 
 def looked(scenario: Scenario, runs: Sequence[RunLog]) -> tuple[list[Row], Counter[tuple[str, str]]]:
@@ -190,9 +191,12 @@ ABOUT = (
 
 
 def detection() -> Study:
+    from delphic.reproduce.detection_peer import PART as PEER
+
     title = "What a diagnosis finds, and what it cries wolf at"
     parts = [
         Part("bandit", "caused failures in a softmax bandit, at three severities", run_bandit),
         Part("model", "caused failures of the built-in language model", run_model),
+        PEER,
     ]
     return Study("detection", "softmax bandits and the built-in model", title, ABOUT, parts, {}, lambda _: [])
