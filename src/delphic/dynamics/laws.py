@@ -64,6 +64,7 @@ def scaling_sigmoid(t: np.ndarray, shapes: np.ndarray) -> np.ndarray:
 
 
 KS = (1.0, 1.5, 2.0)
+_NODES = np.polynomial.hermite_e.hermegauss(21)
 _TAU = np.concatenate([[0.0], np.geomspace(1e-3, 1e7, 400)])
 
 
@@ -71,7 +72,7 @@ _TAU = np.concatenate([[0.0], np.geomspace(1e-3, 1e7, 400)])
 def _mixture(k: float, middle: float, spread: float) -> np.ndarray:
     """E p on _TAU = ηt, logits at the start N(middle, spread²). In logits ẋ = η v^{k−1}, so the inner time ∫ v^{1−k} dx is
     known: x, 4 sinh(x/2), 2x + 2 sinh x."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(21)
+    nodes, weights = _NODES
     x0 = middle + spread * nodes
     if k == 1.0:
         x = x0[:, None] + _TAU

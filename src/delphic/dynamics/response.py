@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from delphic.dynamics.oscillator import check_momentum
 from delphic.dynamics.stability import Lag, exact_limit, oscillation_onset
@@ -126,5 +126,5 @@ def raised_slope(windows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], l
     inverse = np.linalg.inv(design.T @ design)
     found = inverse @ design.T @ y
     variance = float(np.square(y - design @ found).sum()) / freedom
-    margin = float(student.ppf((1 + level) / 2, freedom)) * np.sqrt(variance * inverse[1, 1])
+    margin = float(stdtrit(freedom, (1 + level) / 2)) * np.sqrt(variance * inverse[1, 1])
     return Interval(float(found[1]), float(found[1] - margin), float(found[1] + margin))

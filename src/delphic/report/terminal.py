@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,8 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from delphic.config import RunConfig
 from delphic.training.metrics import REGIMES
+
+if TYPE_CHECKING:  # not needed to report on other runs
+    from delphic.config import RunConfig
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from delphic.reproduce.claims import Claim, Outcome, Verdict, text
 from delphic.reproduce.examine import ESTIMATORS, Examined
@@ -280,7 +280,7 @@ def _inner_products(one: Examined, size: int) -> np.ndarray:
 def _formula_claim(checks: list[dict[str, Any]], problems: int) -> Claim:
     """By simultaneous intervals (Bonferroni's, which hold under any dependence): cells of a model share completions."""
     off = [row for row in checks if not row["low"] <= 1 <= row["high"]]
-    quantiles = student.ppf([1 - 0.025 / len(checks), 0.975], problems - 1)
+    quantiles = stdtrit(problems - 1, [1 - 0.025 / len(checks), 0.975])
     wider = float(quantiles[0] / quantiles[1])
     outside = [r for r in checks if abs(r["measured / formula"] - 1) > wider * (r["high"] - r["measured / formula"])]
     far = max(checks, key=lambda row: abs(row["measured / formula"] - 1))

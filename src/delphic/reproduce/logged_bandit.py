@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
-from scipy.special import log_softmax, xlogy
-from scipy.stats import norm
+from scipy.special import log_softmax, ndtr, xlogy
 
 from delphic.dynamics.bandit import Bandit
 from delphic.dynamics.bandit_run import Plan
@@ -152,7 +151,7 @@ def _lengths(length: np.ndarray) -> Columns:
 def _evaluation(world: World, theta: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
     """[R] mean true reward of fresh completions of every prompt, under the same length limit."""
     truth = world.bandit.rewards if world.truth is None else world.truth
-    uncut = float(norm.cdf(-np.log(world.length) / LENGTH_SPREAD))
+    uncut = float(ndtr(-np.log(world.length) / LENGTH_SPREAD))
     value = (world.bandit.probabilities(theta) * truth).sum(-1) * uncut
     return (uniforms < value[..., None]).mean((-1, -2))
 

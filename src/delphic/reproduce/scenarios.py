@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from scipy.optimize import minimize
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from delphic.dynamics.bandit import Bandit
 from delphic.dynamics.bandit_run import Anchor, Optimiser, Plan, mean_step, stiffness
@@ -237,7 +237,7 @@ def too_easy(rng: np.random.Generator, number: int, severity: int) -> World:
 def cut_off(rng: np.random.Generator, number: int, severity: int) -> World:
     """A length limit below nearly all completions."""
     share = (0.9, 0.97, 1 - 1e-9)[severity - 1]
-    return replace(fast(rng, number, severity), length=float(np.exp(LENGTH_SPREAD * norm.ppf(share))))
+    return replace(fast(rng, number, severity), length=float(np.exp(LENGTH_SPREAD * ndtri(share))))
 
 
 def mismatched(rng: np.random.Generator, number: int, severity: int) -> World:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import nct
-from scipy.stats import t as student
+from scipy.special import nctdtr, ndtri, stdtrit
 
 from delphic.statistics.interval import Interval
 from delphic.statistics.step_noise import step_noise
@@ -47,7 +45,7 @@ def seed_bound(spread: float, free: float, counts: tuple[int, int], level: float
     Args:
         spread: standard deviation over seeds. free: degrees of freedom it is known from; infinite where it is given.
     """
-    return float(student.ppf(0.5 + level / 2, free) * spread * np.sqrt(1 / counts[0] + 1 / counts[1]))
+    return float(stdtrit(free, 0.5 + level / 2) * spread * np.sqrt(1 / counts[0] + 1 / counts[1]))
 
 
 def _half_width(parts: tuple[float, float], free: tuple[float, float], level: float) -> float:
@@ -56,7 +54,7 @@ def _half_width(parts: tuple[float, float], free: tuple[float, float], level: fl
     if total == 0:
         return 0.0
     joint = total**2 / sum(part**2 / f for part, f in zip(parts, free, strict=True))
-    return float(student.ppf(0.5 + level / 2, joint) * np.sqrt(total))
+    return float(stdtrit(joint, 0.5 + level / 2) * np.sqrt(total))
 
 
 def difference(one: np.ndarray, two: np.ndarray, level: float = 0.95) -> Interval:
@@ -77,8 +75,8 @@ def power(effect: float, spread: float, seeds: int, level: float = 0.95) -> floa
     """Chance that a two-sided t test of `seeds` runs a side sees a difference of means `effect` where seeds spread by `spread`."""
     free = 2 * seeds - 2
     shift = abs(effect) / spread * np.sqrt(seeds / 2)
-    edge = student.ppf(0.5 + level / 2, free)
-    return float(nct.sf(edge, free, shift) + nct.cdf(-edge, free, shift))
+    edge = stdtrit(free, 0.5 + level / 2)
+    return float(1 - nctdtr(free, shift, edge) + nctdtr(free, shift, -edge))
 
 
 def seeds_needed(effect: float, spread: float, wanted: float = POWER) -> int | None:

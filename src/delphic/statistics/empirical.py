@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from delphic.objective import Objective, StepInputs, prepare
 from delphic.objective.population import population_coefficient
@@ -108,5 +108,5 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> Interval:
     with np.errstate(divide="ignore", invalid="ignore"):
         without = (above.sum() - above) / (total - below)
     error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
-    half = float(student.ppf(0.975, count - 1) * error)
+    half = float(stdtrit(count - 1, 0.975) * error)
     return Interval(float(value), float(value - half), float(value + half))

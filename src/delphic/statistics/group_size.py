@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from delphic.statistics.error import ErrorMoments, error_parts, prompt_error
 from delphic.statistics.interval import Interval
@@ -149,7 +149,7 @@ def jackknife(value: float, without: np.ndarray) -> Interval:
     """95 % interval of a statistic from its values without each unit in turn [B] (Student's t on B − 1 degrees)."""
     count = len(without)
     error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
-    half = float(student.ppf(0.975, count - 1) * error)
+    half = float(stdtrit(count - 1, 0.975) * error)
     return Interval(value, value - half, value + half)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest
-from scipy.stats import t as student
+from scipy.special import betaincinv, stdtrit
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,13 @@ class Interval:
 
 def share(hits: int, count: int) -> Interval:
     """A share of `count` ≥ 1 cases with its exact (Clopper-Pearson) 95 % interval."""
-    ends = binomtest(hits, count).proportion_ci(0.95, method="exact")
-    return Interval(hits / count, float(ends.low), float(ends.high))
+    low = float(betaincinv(hits, count - hits + 1, 0.025)) if hits else 0.0
+    high = float(betaincinv(hits + 1, count - hits, 0.975)) if hits < count else 1.0
+    return Interval(hits / count, low, high)
 
 
 def mean_interval(values: np.ndarray, level: float = 0.95) -> Interval:
     """The mean of [n] ≥ 2 independent values, by Student's t."""
     mean, n = float(values.mean()), len(values)
-    half = float(student.ppf(0.5 + level / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    half = float(stdtrit(n - 1, 0.5 + level / 2) * values.std(ddof=1) / np.sqrt(n))
     return Interval(mean, mean - half, mean + half)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 BRANCH = 0.5  # weights are scaled to a largest one of 1, so the first branch point is at −1/2
 
@@ -96,7 +96,7 @@ def weighted_chi2_quantile(q: float | np.ndarray, weights_K: np.ndarray) -> np.n
     if not ((levels > 0) & (levels < 1)).all():
         raise ValueError("a quantile's level lies between 0 and 1, both excluded")
     scaled = w / w.max()
-    lows, highs = 0.999 * chi2.ppf(levels, 1), 1.001 * chi2.ppf(levels, len(w))
+    lows, highs = 0.999 * chdtri(1, 1 - levels), 1.001 * chdtri(len(w), 1 - levels)
     found = [
         brentq(lambda x, level=level: float(weighted_chi2_cdf(x, scaled)) - level, low, high, xtol=1e-14 * low)
         for level, low, high in zip(levels.ravel(), lows.ravel(), highs.ravel(), strict=True)
