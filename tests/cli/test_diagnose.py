@@ -40,7 +40,7 @@ def test_exit_statuses_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
     good = log(tmp_path / "good.jsonl", HEALTHY)
     assert main(["diagnose", str(good), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert list(found) == ["verdict", "findings", "columns", "skipped", "reader", "forecast", "stability"]
+    assert list(found) == ["verdict", "findings", "columns", "skipped", "reader", "forecast", "stability", "groups"]
     assert found["verdict"] == ["healthy"]
     assert found["columns"] == [{"canonical": "reward_mean", "source_key": "reward", "kind": ""}]
     assert found["reader"]["rows"] == 80
@@ -104,7 +104,12 @@ def full_run() -> RunLog:
     run = RunLog.from_table(pl.DataFrame({"step": np.arange(n), "reward_mean": rewards, **columns}), learning_rate=1e-6)
     text = ["<script>alert(1)</script>", "</script><b>x", "plain"]
     rollouts = pl.DataFrame(
-        {"group": [0, 0, 1], "reward": [0.0, 1.0, 0.5], "completion": text, "prompt": ["<i>p", "p", "p"]}
+        {
+            "group": [0, 0, 1, 1],
+            "reward": [0.0, 1.0, 0.5, 0.5],
+            "completion": [*text, "y"],
+            "prompt": ["<i>p", "p", "p", "p"],
+        }
     )
     return RunLog(**{**run.__dict__, "rollouts": rollouts, "path": Path("a<b.jsonl")})
 
@@ -114,9 +119,10 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path: Path) -> None
     path = tmp_path / "page.html"
     draw_diagnosis(run, diagnose(run), path)
     text = path.read_text(encoding="utf-8")
+    assert "groups: 2 of 2 completions; 50% with equal rewards" in text
     page = Page(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL))
     assert page.outside == []
-    assert [i for i in page.ids if i.startswith("figure")] == [f"figure{k}" for k in range(11)]
+    assert [i for i in page.ids if i.startswith("figure")] == [f"figure{k}" for k in range(12)]
     assert "b" not in page.tags[page.tags.index("details") :]
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     data = re.search(r"const figures = (\{.*?\});\n", text)
@@ -172,7 +178,7 @@ def test_a_browser_draws_every_picture_without_complaint(tmp_path: Path, width: 
     title = re.search(r"<title>(\{.*?\})</title>", done.stdout)
     assert title is not None, done.stdout[:500]
     seen = json.loads(title[1].replace("&quot;", '"'))
-    assert seen["pictures"] == 11
+    assert seen["pictures"] == 12
     assert seen["drawn"] >= seen["pictures"]
     assert seen["wide"] <= width
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delphic.cli import main
-from delphic.planning.figures import informative_shares
+from delphic.statistics.rewards import informative_shares
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_cannot_be_estimated_is_named_and_the_rest_given(
         ([], "which config"),
         (["CONFIG", "--completions", "1"], "--completions 2 or more, got 64 and 1"),
         (["CONFIG", "--rewards-only", "x.parquet"], "takes a file and nothing else"),
-        (["--rewards-only", "nowhere.parquet"], "there are no recorded rewards at nowhere.parquet"),
+        (["--rewards-only", "nowhere.parquet"], "nowhere.parquet: no such file"),
         (["CONFIG", "--train.offline", "x"], "--rewards-only on the recorded rollouts"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_short_run_cannot_be_told() -> None:
     found = diagnose(RunLog.from_table(table))
     assert found.verdict == ("cannot_tell",)
     assert found.status == 3
-    assert any(s.check == "trend" for s in found.skipped)
+    assert [f.name for f in found.findings] == ["too_short"]
 
 
 def test_the_forecast_comes_with_its_band() -> None:

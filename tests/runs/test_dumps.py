@@ -14,18 +14,18 @@ from log_files import jsonl, real, verl
 from delphic.errors import UserError
 from delphic.rollouts import Rollouts
 from delphic.runs.dumps import TEXTS, read_rollouts
-from delphic.runs.groups import group_report
+from delphic.statistics.rewards import rewards_report
 from delphic.statistics.spread import reward_spread
 
 
 def test_real_areal_completions_agree_with_their_manifest() -> None:
     rollouts, problems = read_rollouts(real("inclusionAI__AReaL__7.jsonl"))
-    report = group_report(rollouts)
+    report = rewards_report(rollouts["reward"].to_numpy(), rollouts["group"].to_numpy())
     sums = rollouts.group_by("group").agg(pl.col("reward").sum())["reward"].sort().to_list()
     assert sums == [0] * 13 + [1] * 6 + [2] * 11
-    assert (report["groups"], report["group_size"]) == (30, 2)
-    assert report["mean_reward"] == pytest.approx(28 / 60)
-    assert report["silent_share"] == pytest.approx(24 / 30)
+    assert (report["groups"], report["group_size"]["median"]) == (30, 2)
+    assert report["rewards"]["mean"] == pytest.approx(28 / 60)
+    assert report["rewards"]["silent_share"] == pytest.approx(24 / 30)
     assert problems == []
     assert rollouts["length"].max() == 12000
     assert rollouts["completion"].null_count() == 0
@@ -237,8 +237,8 @@ def test_the_spread_of_rewards_by_hand_and_ragged() -> None:
 
 
 def test_the_report_leaves_out_what_the_data_do_not_tell() -> None:
-    report = group_report(pl.DataFrame({"group": [0, 1], "reward": [0.5, float("nan")]}))
+    report = rewards_report(np.array([0.5, np.nan]), np.array([0, 1]))
     assert report["groups"] == 1
-    assert report["group_size"] == 1
-    assert report["variance_within"] is None
-    assert report["silent_share_expected"] is None
+    assert report["group_size"] == {"smallest": 1, "median": 1, "largest": 1}
+    assert report["rewards"]["variance_within"] is None
+    assert report["rewards"]["silent_share_expected"] is None

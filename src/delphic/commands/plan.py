@@ -53,16 +53,22 @@ def run_plan(config: RunConfig, path: Path, options: argparse.Namespace) -> int:
 
 def run_rewards(path: Path, as_json: bool) -> int:
     """What recorded rewards alone tell."""
-    from delphic.planning.rewards import read_rewards, rewards_report
+    from delphic.runs.dumps import read_rollouts
+    from delphic.statistics.rewards import rewards_report
 
-    report = rewards_report(*read_rewards(path))
+    rollouts, problems = read_rollouts(path)
+    report = rewards_report(rollouts["reward"].to_numpy(), rollouts["group"].to_numpy()) | {"problems": problems}
     if as_json:
         print(json.dumps(report, allow_nan=False))
         return 0
+    low, high = report["group_size"]["smallest"], report["group_size"]["largest"]
+    print(f"{report['groups']} groups of {low if low == high else f'{low} to {high}'} completions")
     for name, value in report["rewards"].items():
         print(f"{name.replace('_', ' '):24}{'–' if value is None else format(value, '.4g')}")
     for row in report["informative_share"]:
         print(f"informative at G = {row['G']:<7}{row['share']:.4g}")
     for item in report["refused"]:
         print(f"not estimated: {item['what']}; needs {item['needs']}")
+    for problem in problems:
+        print(f"note: {problem}")
     return 0

@@ -21,9 +21,9 @@ from delphic.dynamics.stability import (
 )
 from delphic.errors import UserError
 from delphic.objective import Objective, build
-from delphic.planning.figures import number
 from delphic.runs.measured import about, read_measured
 from delphic.runs.series import Series, read_series
+from delphic.statistics.interval import number
 from delphic.training.lag import recurrence
 
 

@@ -110,11 +110,19 @@ def _teaches(log: RunLog) -> bool:
     return False
 
 
-def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding | Skipped | None:
+def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding:
     """What the course says where nothing is wrong: an info."""
     steps, reward = log.series("reward_mean")
     if len(reward) < FEWEST:
-        return Skipped("trend", f"{FEWEST} steps with a reward; there are {len(reward)}")
+        seen = "1 step has" if len(reward) == 1 else f"{len(reward)} steps have"
+        return Finding(
+            "too_short",
+            "info",
+            f"{seen} a reward; {FEWEST} are needed to tell a course from noise",
+            (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0),
+            f"look again after {FEWEST} steps",
+            "derived",
+        )
     t, y, _ = thin(steps, reward, 400)
     half = len(y) // 2
     late = slope(t[half:], y[half:])

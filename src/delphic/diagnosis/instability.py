@@ -1,6 +1,6 @@
 """Dynamic instability: swings of the reward that grow and stay, or a gradient norm or ratio that grows without bound.
 
-Damped ringing swings too, but each swing is smaller than the one before (arXiv 2606.30789; theory section 3). A swing is a rise or
+Damped ringing swings too, but each swing is smaller than the one before (arXiv 2606.30789). A swing is a rise or
 fall of the smoothed reward that noise of its size does not make from one extreme to the other, turning back at both ends.
 """
 

@@ -27,7 +27,7 @@ def all_truncated(log: RunLog) -> Finding | Skipped | None:
         f"{late.value:.1%} of the completions are cut off at the length limit over the last {k} steps, so their reward says nothing",
         (int(steps[-k]), int(steps[-1])),
         "raise sampling.max_new_tokens, ask for shorter answers in the prompt, or punish length (overlong_buffer); check the stop token",
-        "pitfalls: everything truncated",
+        "autocontext #1067",
         "all_truncated",
         {"truncated_share": late.value},
     )

@@ -80,7 +80,7 @@ def gibberish(log: RunLog) -> Finding | Skipped | None:
         + (f" while the reward fell from {before.value:.3g} to {now.value:.3g}: the text dissolves" if fell else ""),
         (where, int(steps[-1])),
         f"go back to a checkpoint before step {where}; lower the learning rate, and anchor the policy (kl_coefficient)",
-        "log-formats: entropy goes up in some collapses",
+        "public logs of collapsed runs (docs/diagnosis.md)",
         "collapse" if fell else None,
         {"entropy_first": first.value, "entropy_last": last.value},
     )

@@ -32,7 +32,7 @@ def non_finite(log: RunLog) -> Finding | Skipped | None:
         "go back to the last checkpoint before the first of them; look at that step's longest completion and largest ratio"
         if grave
         else "a figure without a value in some steps; nothing to change",
-        "pitfalls: NaN weights",
+        "verl #721",
         "non_finite" if grave else None,
         {"steps": float(len(steps))},
     )
@@ -56,7 +56,7 @@ def resumed(log: RunLog) -> Finding | Skipped | None:
             "where it stopped",
             (at, int(steps[-1])),
             "check that weights, optimiser and data position all come from the checkpoint",
-            "pitfalls: resume",
+            "TRL #3148, NeMo-RL #3599",
             "resume_lost",
             {"before": one.value, "after": two.value},
         )
@@ -87,7 +87,7 @@ def cancelling(log: RunLog) -> Finding | Skipped | None:
             f"by {np.std(x + y):.3g}",
             (int(steps[0]), int(steps[-1])),
             'weigh them differently (task.reward_weights), or normalise each (reward_normalization = "per_reward")',
-            "pitfalls: two reward functions cancel",
+            "TRL #3857",
             "cancelling_rewards",
             {"correlation": r},
         )

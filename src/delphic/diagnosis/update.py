@@ -43,7 +43,7 @@ def no_gradient(log: RunLog) -> Finding | Skipped | None:
         f"the gradient norm is 0 in {still.mean():.0%} of the steps{why}",
         (first, int(steps[-1])),
         advice,
-        "pitfalls: loss 0 is normal, a gradient of 0 is not",
+        "TRL #2703, #3452",
         "no_signal",
         {"share": float(still.mean())},
     )
@@ -64,7 +64,7 @@ def frozen(log: RunLog) -> Finding | Skipped | None:
         f"the weights have not moved in the last {FEWEST} steps, though the gradient norm is {norms[-1]:.3g}",
         (int(steps[-FEWEST]), int(steps[-1])),
         "check that the learning rate is not 0 and that the trained parameters are those of the optimiser",
-        "pitfalls: an adapter that never reached the optimiser",
+        "verl #7495",
         "no_signal",
     )
 
@@ -116,7 +116,7 @@ def mismatch(log: RunLog) -> Finding | Skipped | None:
             (int(steps[-k]), int(steps[-1])),
             "sample at the trainer's own temperature, top_p = 1 and precision; check that every sync arrives (adapters, prefix cache); until "
             'then importance = "capped" against the sampler\'s own log-probs',
-            "pitfalls: sampler and trainer",
+            "TRL #4159, #6789, verl #7495",
             None if stale else "sampler_mismatch",
             {name: late.value},
         )

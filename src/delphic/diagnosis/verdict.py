@@ -12,6 +12,7 @@ from delphic.diagnosis import course, groups, hacking, instability, length, poli
 from delphic.diagnosis.finding import SEVERITIES, Finding, Skipped
 from delphic.diagnosis.sequential import thin
 from delphic.runs.log import RunLog
+from delphic.statistics.rewards import rewards_report
 
 Check = Callable[[RunLog], Finding | Skipped | None]
 CHECKS: tuple[Check, ...] = (
@@ -41,7 +42,8 @@ EXPLAINS = {
 @dataclass(frozen=True)
 class Diagnosis:
     """verdict: failure modes, ("healthy",) or ("cannot_tell",). findings: the gravest first. forecast, stability: as those commands'
-    JSON, or None. band: t, low, middle, high of the forecast curve."""
+    JSON, or None. band: t, low, middle, high of the forecast curve. groups: `statistics.rewards.rewards_report` of recorded
+    completions, or None."""
 
     verdict: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -49,6 +51,7 @@ class Diagnosis:
     forecast: dict[str, Any] | None = None
     band: dict[str, np.ndarray] | None = None
     stability: dict[str, Any] | None = None
+    groups: dict[str, Any] | None = None
 
     @property
     def status(self) -> int:
@@ -62,7 +65,7 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
     """Every check on a run's table.
 
     Args:
-        ahead: also forecast the reward (the slowest part); off where only the verdict counts.
+        ahead: also forecast the reward and report on groups (the slowest parts); off where only the verdict counts.
     """
     results = [check(log) for check in CHECKS if log.has("reward_mean") or check in record.CHECKS]
     seen, band = _forecast(log) if ahead else (None, None)
@@ -74,7 +77,10 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
     if any(f.severity == "error" for f in findings):
         findings = [f for f in findings if f.name != "flat"]
     findings.sort(key=lambda f: -SEVERITIES.index(f.severity))
-    return Diagnosis(_verdict(log, findings), tuple(findings), skipped, seen, band, _stability(log, seen))
+    groups = None
+    if log.rollouts is not None and ahead:
+        groups = rewards_report(log.rollouts["reward"].to_numpy(), log.rollouts["group"].to_numpy())
+    return Diagnosis(_verdict(log, findings), tuple(findings), skipped, seen, band, _stability(log, seen), groups)
 
 
 def _verdict(log: RunLog, findings: list[Finding]) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from delphic.config import RunConfig
-from delphic.planning.figures import informative_shares, number, reward_figures
 from delphic.planning.pilot import Measured
 from delphic.statistics.error import ErrorMoments, error_parts, mean_squared_error, oracle_ratio, prompt_error
 from delphic.statistics.group_size import (
@@ -25,7 +24,8 @@ from delphic.statistics.group_size import (
     noise_split,
     recommend,
 )
-from delphic.statistics.interval import Interval
+from delphic.statistics.interval import Interval, number
+from delphic.statistics.rewards import informative_shares, reward_figures
 
 CURVES = ("vanilla", "loo", "self_inclusive", "oracle", "best_baseline")
 MOMENTS = {

@@ -65,7 +65,7 @@ def print_finding(finding: Finding, console: Console | None = None) -> None:
 
 
 def outlook(log: RunLog, found: Diagnosis) -> list[str]:
-    """Forecast and stability, a sentence each."""
+    """Forecast, stability and groups, a sentence each."""
     out = []
     seen = found.forecast
     if seen is not None:
@@ -85,13 +85,30 @@ def outlook(log: RunLog, found: Diagnosis) -> list[str]:
             f"stability: {s['regime']}, at most {s['margin']:.3g} × this learning rate (not certified: the reward shows the slow "
             "directions, the stiffest decides; `delphic probe` measures it)"
         )
+    if found.groups is not None:
+        out.append(groups_line(found.groups))
     return out
+
+
+def groups_line(groups: dict[str, Any]) -> str:
+    """What the recorded groups tell, a sentence."""
+    size, figures = groups["group_size"], groups["rewards"]
+    each = str(size["median"]) if size["smallest"] == size["largest"] else f"{size['smallest']}–{size['largest']}"
+    parts = [f"groups: {groups['groups']} of {each} completions"]
+    if figures["silent_share"] is not None and size["largest"] > 1:
+        expected = figures["silent_share_expected"]
+        why = "" if expected is None else f" ({expected:.0%} explained by difficulty)"
+        parts.append(f"{figures['silent_share']:.0%} with equal rewards{why}")
+    if figures["variance_within"] is not None:
+        between = "" if figures["variance_between"] is None else f", between prompts {figures['variance_between']:.3g}"
+        parts.append(f"variance within groups {figures['variance_within']:.3g}{between}")
+    return "; ".join(parts)
 
 
 def reading(log: RunLog) -> list[str]:
     """How the log was read."""
     version = f" ({log.version})" if log.version else ""
-    rows = f"{log.framework}{version}: {log.rows} rows, {len(log.table)} steps, {len(log.columns)} columns known"
+    rows = f"{log.framework}{version}: {log.rows} rows, {len(log.table)} step{'s' if len(log.table) != 1 else ''}, {len(log.columns)} columns known"
     return [rows, *log.problems]
 
 
@@ -136,6 +153,7 @@ def to_json(log: RunLog, found: Diagnosis) -> dict[str, Any]:
         },
         "forecast": found.forecast,
         "stability": found.stability,
+        "groups": found.groups,
     }
     plain: dict[str, Any] = _plain(content)
     return plain

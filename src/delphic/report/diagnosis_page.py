@@ -85,7 +85,23 @@ def pictures(log: RunLog, found: Diagnosis) -> list[tuple[str, dict[str, Any]]]:
         if there:
             kinds = [f"{name}: {log.kind(name)}" for name in there if log.kind(name)]
             out.append((title + (f" ({', '.join(kinds)})" if kinds else ""), _panel(log, found, there)))
+    if found.groups is not None and found.groups["informative_share"]:
+        out.append(("Groups that carry a signal, by completions per prompt", _informative(found.groups)))
     return out
+
+
+def _informative(groups: dict[str, Any]) -> dict[str, Any]:
+    """Share of groups of G that are not silent."""
+    rows = groups["informative_share"]
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": [row["G"] for row in rows],
+        "y": _short(np.array([row["share"] for row in rows])),
+        "line": {"color": STYLES[0][0], "width": 2},
+    }
+    axes = {"xaxis": {"title": {"text": "G", "standoff": 6}}, "yaxis": {"rangemode": "tozero", "automargin": True}}
+    return {"data": [line], "layout": {"margin": {"l": 56, "r": 12, "t": 8, "b": 40}, "height": 300, **axes}}
 
 
 def _line(log: RunLog, name: str, number: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import math
@@ -64,13 +65,16 @@ class Source:
 
 
 def read_completions(source: Source) -> Iterator[Completion]:
-    """The completions of a Parquet, JSONL or gzipped JSONL file, in its order.
+    """The completions of a Parquet, CSV, JSONL or gzipped JSONL file, in its order.
 
     Raises:
         UserError: it cannot be read, holds no rewards, or lacks the column that the user named.
     """
     if source.path.suffix == ".parquet":
         yield from _parquet(source)
+        return
+    if source.path.suffix == ".csv":
+        yield from _csv(source)
         return
     broken = count = 0
     try:
@@ -157,6 +161,15 @@ def _sum_of_functions(table: pl.DataFrame, source: Source) -> pl.DataFrame:
     some = pl.any_horizontal(pl.col(name).is_not_null() & pl.col(name).is_not_nan() for name in named)
     total = pl.sum_horizontal(pl.col(name).cast(pl.Float64).fill_nan(None) for name in named)
     return table.with_columns(pl.when(some).then(total).alias("reward"))
+
+
+def _csv(source: Source) -> Iterator[Completion]:
+    try:
+        with source.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            for row in csv.DictReader(file):
+                yield _flat({name: value or None for name, value in row.items()}, source)
+    except (csv.Error, OSError) as error:
+        raise UserError(f"{source.path}: not a readable CSV file ({error})") from None
 
 
 # -- one row --------------------------------------------------------------------------------------------------------
@@ -275,6 +288,8 @@ def _known(value: Any) -> float | None:
 
 
 def _flag(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return value.strip().lower() in ("true", "1", "yes")
     return None if value is None else bool(value)
 
 

@@ -111,9 +111,9 @@ def _files(path: Path, problems: list[str]) -> list[Path]:
     if not path.is_dir():
         if not path.is_file():
             raise UserError(f"{path}: no such file")
-        if not path.name.endswith((".parquet", ".jsonl", ".ndjson", ".jsonl.gz")):
+        if not path.name.endswith((".parquet", ".csv", ".jsonl", ".ndjson", ".jsonl.gz")):
             raise UserError(
-                f"{path}: completions are read from .parquet, .jsonl or .jsonl.gz files, or a folder of them"
+                f"{path}: completions are read from .parquet, .csv, .jsonl or .jsonl.gz files, or a folder of them"
             )
         return [path]
     inside = sorted((p for p in path.rglob("*") if p.is_file()), key=_natural)

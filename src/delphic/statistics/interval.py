@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,3 +34,8 @@ def mean_interval(values: np.ndarray, level: float = 0.95) -> Interval:
     mean, n = float(values.mean()), len(values)
     half = float(stdtrit(n - 1, 0.5 + level / 2) * values.std(ddof=1) / np.sqrt(n))
     return Interval(mean, mean - half, mean + half)
+
+
+def number(value: float) -> float | None:
+    """JSON has no infinity and no NaN: null."""
+    return float(value) if math.isfinite(value) else None
