@@ -10,7 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from delphic.reproduce import detection, scenarios_model
-from delphic.reproduce.detection import CALM, _false_alarms, _one_named, alarms, expected, judge, logs, looked
+from delphic.reproduce.detection import CALM, _false_alarms, _one_named, alarms, delay, expected, judge, logs, looked
 from delphic.reproduce.scenarios import SCENARIOS, Scenario, bandit_runs
 from delphic.reproduce.scenarios_model import MODEL_SCENARIOS, logged, model_run
 from delphic.runs.log import RunLog
@@ -74,6 +74,14 @@ def test_a_run_depends_on_its_own_seed_alone() -> None:
     together, alone = bandit_runs(scenario, [3, 13, 4], 30), bandit_runs(scenario, [13], 30)
     assert_frame_equal(together[1], alone[0], abs_tol=1e-12)  # sums round by how many runs lie beside them
     assert not together[0].equals(together[1])
+
+
+def test_the_delay_is_the_first_look_that_names_it() -> None:
+    row = delay(BY_LABEL["degeneracy_hard 3"], runs("degeneracy_hard 3")[:3])
+    assert row["named at some look"] == 3
+    assert 8 <= int(row["tenth"]) <= int(row["median"]) <= int(row["nine tenths"]) <= 50
+    never = delay(BY_LABEL["hacking 3"], runs("healthy_fast")[:2])
+    assert (never["median"], never["named at some look"]) == ("never", 0)
 
 
 def test_verdicts_are_counted_right() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,14 +14,17 @@ import polars as pl
 
 from delphic.diagnosis.verdict import Diagnosis, diagnose
 from delphic.reproduce.claims import Claim, Outcome, Part, Verdict
+from delphic.reproduce.logged_bandit import STEPS
 from delphic.reproduce.scenarios import HEALTHY, SCENARIOS, Scenario, bandit_runs
-from delphic.reproduce.scenarios_model import MODEL_SCENARIOS, STEPS, model_runs
+from delphic.reproduce.scenarios_model import MODEL_SCENARIOS, model_runs
+from delphic.reproduce.scenarios_model import STEPS as MODEL_STEPS
 from delphic.reproduce.study import Study
 from delphic.runs.log import RunLog
 from delphic.statistics.interval import Interval, share
 
 LOOKS = (0.25, 0.5, 1.0)
-EVERY = 4  # steps between two looks at a whole healthy run
+EVERY = 4  # steps between two looks where every look counts
+DELAYED = 20  # runs of a scenario whose delay is measured
 FIRST_SEED = 1000  # the thresholds were set on seeds below 100
 GRAVE = ("growing_oscillation", "concentration", "degeneracy_hard", "degeneracy_easy", "hacking")
 MODES = ("dynamic_instability", "policy_concentration", "advantage_degeneracy", "reward_hacking")
@@ -43,16 +47,14 @@ def looked(scenario: Scenario, runs: Sequence[RunLog]) -> tuple[list[Row], Count
     """(a row a look: how many were named right; (scenario, verdict) at the end)."""
     right, rows = expected(scenario), []
     ends: Counter[tuple[str, str]] = Counter()
-    first = np.full(len(runs), np.nan)
     for look in LOOKS:
         verdicts = [judge(log, round(look * len(log.table))).verdict for log in runs]
         named = np.array([bool(right & set(v)) for v in verdicts])
-        first[np.isnan(first) & named] = look
         other = Counter(m for v in verdicts for m in v if m not in right and m not in CALM)
         rows.append(
             {
                 "scenario": scenario.name,
-                "severity": scenario.severity,
+                "severity": scenario.severity or "",
                 "look": f"{look:.0%}",
                 "runs": len(runs),
                 "right": _percent(share(int(named.sum()), len(runs))),
@@ -64,6 +66,19 @@ def looked(scenario: Scenario, runs: Sequence[RunLog]) -> tuple[list[Row], Count
     for verdict in verdicts:
         ends.update((scenario.name, mode) for mode in verdict)
     return rows, ends
+
+
+def delay(scenario: Scenario, runs: Sequence[RunLog]) -> Row:
+    """Steps until the failure was named, with a look every EVERY steps; the cause is there from the first step."""
+    right, first = expected(scenario), []
+    for log in runs:
+        looks = range(EVERY, len(log.table) + 1, EVERY)
+        first.append(next((steps for steps in looks if right & set(judge(log, steps).verdict)), math.inf))
+    low, middle, high = (
+        "never" if math.isinf(x) else f"{x:.0f}" for x in np.quantile(first, (0.1, 0.5, 0.9), method="inverted_cdf")
+    )
+    named = sum(map(math.isfinite, first))
+    return {"scenario": scenario.label, "runs": len(runs), "median": middle, "tenth": low, "nine tenths": high, "named at some look": named}  # fmt: skip
 
 
 def alarms(runs: Sequence[RunLog]) -> list[str]:
@@ -90,6 +105,7 @@ def run_bandit(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcom
     """About 15 minutes on one core; quick: a minute."""
     count, healthy = (4, 10) if quick else (100, 200)
     rows: list[Row] = []
+    delays: list[Row] = []
     ends: Counter[tuple[str, str]] = Counter()
     cried: list[str] = []
     watched = 0
@@ -104,15 +120,18 @@ def run_bandit(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcom
         if scenario.name in HEALTHY:
             cried += alarms(runs)
             watched += len(runs)
+        elif expected(scenario) != CALM and not quick:
+            delays.append(delay(scenario, runs[:DELAYED]))
         note(f"{scenario.label}: {found[-1]['right']} right at the end")
     false = share(len(cried), watched)
     claims = [_false_alarms(false, watched, cried, quick), *_named(rows, quick), _ringing(rows, quick)]
-    return Outcome(claims, {"the bandit, look by look": _shown(rows), "verdicts at the end": _confusion(ends)})
+    tables = {"the bandit, look by look": _shown(rows), f"steps until it is named, of {STEPS}": delays, "verdicts at the end": _confusion(ends)}  # fmt: skip
+    return Outcome(claims, tables)
 
 
 def run_model(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
     """About 25 minutes on one core; quick: a minute."""
-    count, steps = (1, 24) if quick else (30, STEPS)
+    count, steps = (1, 24) if quick else (30, MODEL_STEPS)
     rows: list[Row] = []
     ends: Counter[tuple[str, str]] = Counter()
     for scenario in MODEL_SCENARIOS:
