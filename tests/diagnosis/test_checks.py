@@ -115,3 +115,12 @@ def test_the_forecast_comes_with_its_band() -> None:
     assert found.forecast["end"] == 400
     assert found.band is not None
     assert found.stability is None or found.stability["certified"] is False
+
+
+def test_a_reward_that_falls_is_not_called_flat() -> None:
+    found = run(reward_mean=noisy(np.linspace(0.6, 0.42, N)))
+    assert found.verdict == ("falling",)
+    assert [f.severity for f in found.findings if f.name == "falling"] == ["warning"]
+    slight = run(reward_mean=noisy(np.linspace(0.6, 0.57, N), 0.03))
+    assert [f.name for f in slight.findings] == ["falling"]
+    assert slight.verdict == ("cannot_tell",)

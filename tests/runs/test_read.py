@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_sessions_resumes_repeats_and_numbers_that_are_none(tmp_path: Path) -> N
     assert log.series("reward_mean")[1].tolist() == pytest.approx([0.2] * 7 + [0.4] * 7 + [0.5])
     assert log.non_finite == {"gradient_norm": (7,)}
     text = " ".join(log.problems)
-    for said in ("1 lines are no JSON", "start again 1 times", "3 rows were done again", "repeat a step"):
+    for said in ("1 lines are no JSON", "start again once", "3 rows were done again", "repeat a step"):
         assert said in text
 
 
@@ -199,14 +200,14 @@ def test_folders_that_hold_no_log_or_two(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-LONGEST_PARTS = [("rasbt__reasoning-from-scratch__1.csv", (1, 500)), ("rasbt__reasoning-from-scratch__8.csv", (1, 258)), ("inclusionAI__AReaL__1.txt", (1, 50))]  # fmt: skip
+LAST_PARTS = [("rasbt__reasoning-from-scratch__1.csv", (1, 500)), ("rasbt__reasoning-from-scratch__8.csv", (1, 258)), ("inclusionAI__AReaL__1.txt", (1, 48))]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "steps"), LONGEST_PARTS)
-def test_the_longest_part_of_real_logs_that_start_again(name: str, steps: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("name", "steps"), LAST_PARTS)
+def test_the_last_part_that_is_no_stub_of_real_logs_that_start_again(name: str, steps: tuple[int, int]) -> None:
     log = read_run(real(name))
     assert (log.steps[0], log.steps[-1]) == steps
-    assert "the longest part is used" in " ".join(log.problems)
+    assert re.search("the last (long )?part is used", " ".join(log.problems))
 
 
 def test_real_figures_that_a_naive_reader_gets_wrong() -> None:

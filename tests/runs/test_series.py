@@ -25,12 +25,16 @@ def test_a_resume_replaces_what_it_does_again(tmp_path: Path) -> None:
     assert series.problems == ("2 rows were done again after a resume; the later ones count",)
 
 
-def test_a_new_start_is_another_session_and_the_longest_counts(tmp_path: Path) -> None:
+def test_a_new_start_is_another_session_and_the_last_counts_that_is_no_stub(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"step": s, "reward": s} for s in (1, 2, 3)]
     rows += [{"step": s, "reward": 10 + s} for s in (1, 2, 3, 4, 5)]
+    stub = [{"step": s, "reward": 20 + s} for s in (1, 2)]
+    series = read_series(log(tmp_path / "b.jsonl", rows + stub))
+    assert series.values.tolist() == [11, 12, 13, 14, 15]
+    assert "start again 2 times (1–3, 1–5, 1–2); the last long part is used" in series.problems[0]
     series = read_series(log(tmp_path / "a.jsonl", rows))
     assert series.values.tolist() == [11, 12, 13, 14, 15]
-    assert "start again 1 times (1–3, 1–5)" in series.problems[0]
+    assert "start again once (1–3, 1–5); the last part is used" in series.problems[0]
 
 
 def test_gaps_repeats_and_missing_values(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from delphic.runs.log import RunLog
 
 FEWEST = 20
 LOST = 0.5  # of the level that was reached
+FELL = 0.1  # of the level at the start: a smaller fall is not worth a warning
 BLOCKS, START = 8, 3
 STILL = 0.005  # of the whole range of the rewards: no more than this is no change
 
@@ -138,6 +139,17 @@ def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding:
         text = f"the reward is at {interval(last)}; the last half added {late.value * span:.3g}"
         return Finding(
             "plateau", "info", text, where, "stop here, or change what limits it" + _outlook(forecast, last), "derived"
+        )
+    if rose < -3:
+        sure = rose < -threshold(len(reward)) and first.value - last.value > FELL * abs(first.value)
+        return Finding(
+            "falling",
+            "warning" if sure else "info",
+            f"the reward went from {interval(first)} in the first fifth to {interval(last)} in the last",
+            where,
+            "go back to the best checkpoint; a lower learning rate or an anchor (kl_coefficient)",
+            "derived",
+            "falling" if sure else None,
         )
     text = f"no change that stands out of the noise, from {interval(first)} to {interval(last)}: it was done before, or has not begun"
     advice = "check that it learns at all: a higher learning rate, larger groups, more prompts a step"

@@ -75,7 +75,7 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
     if any(f.name == "reward_not_used" for f in findings):  # what groups and entropy do is then not the reward's doing
         findings = [f for f in findings if f.name not in ("silent_groups", "policy_concentration")]
     if any(f.severity == "error" for f in findings):
-        findings = [f for f in findings if f.name != "flat"]
+        findings = [f for f in findings if f.name not in ("flat", "falling")]
     findings.sort(key=lambda f: -SEVERITIES.index(f.severity))
     groups = None
     if log.rollouts is not None and ahead:
@@ -93,7 +93,7 @@ def _verdict(log: RunLog, findings: list[Finding]) -> tuple[str, ...]:
         return tuple(modes)
     if not log.has("reward_mean") or len(log.series("reward_mean")[1]) < ENOUGH:
         return ("cannot_tell",)
-    if any(f.name in ("reward_not_used", "flat") for f in findings):
+    if any(f.name in ("reward_not_used", "flat", "falling") for f in findings):
         return ("cannot_tell",)
     return ("healthy",)
 

@@ -12,7 +12,7 @@ from delphic.runs.log import Session
 
 @dataclass
 class Cleaned:
-    """table: "step" ascending and the columns, of the longest session; rows: of the source."""
+    """table: "step" ascending and the columns, of the last session of at least half the steps of the longest; rows: of the source."""
 
     table: pl.DataFrame
     sessions: tuple[Session, ...]
@@ -28,23 +28,24 @@ def clean(table: pl.DataFrame, step: str) -> Cleaned:
     steps = table[step].to_numpy()
     usable = np.isfinite(steps) & (np.abs(steps) < 2**53)
     if not usable.all():
-        problems.append(f"{int((~usable).sum())} rows have no step and were left out")
+        count = int((~usable).sum())
+        problems.append(
+            f"{count} row{' has' if count == 1 else 's have'} no step and {'was' if count == 1 else 'were'} left out"
+        )
         table, steps = table.filter(pl.Series(usable)), steps[usable]
     if len(steps) == 0:
         return Cleaned(table.rename({step: "step"}), (), (), {}, problems)
     table, steps = _in_order(table, step, problems)
     number, alive, resumes = _sessions(steps)
-    sessions = []
-    best, most = 0, -1
-    for k in range(int(number[-1]) + 1):
-        mine = steps[(number == k) & alive]
-        sessions.append(Session(int(mine.min()), int(mine.max()), int((number == k).sum())))
-        distinct = len(np.unique(mine))
-        if distinct > most:
-            best, most = k, distinct
+    parts = [steps[(number == k) & alive] for k in range(int(number[-1]) + 1)]
+    sessions = [Session(int(p.min()), int(p.max()), int((number == k).sum())) for k, p in enumerate(parts)]
+    lengths = np.array([len(np.unique(p)) for p in parts])
+    best = int(np.flatnonzero(lengths >= lengths.max() / 2)[-1])  # the latest that is no stub
     if len(sessions) > 1:
         listed = ", ".join(f"{s.first}–{s.last}" for s in sessions[:8]) + (", …" if len(sessions) > 8 else "")
-        problems.append(f"the steps start again {len(sessions) - 1} times ({listed}); the longest part is used")
+        again = "once" if len(sessions) == 2 else f"{len(sessions) - 1} times"
+        used = "last" if best == len(sessions) - 1 else "last long"
+        problems.append(f"the steps start again {again} ({listed}); the {used} part is used")
     replaced = int((~alive & (number == best)).sum())
     if replaced:
         problems.append(f"{replaced} rows were done again after a resume; the later ones count")

@@ -31,7 +31,7 @@ class Session:
 
 @dataclass(frozen=True)
 class RunLog:
-    """The longest session of a log, cleaned.
+    """The last session of a log that is no stub (at least half the steps of the longest), cleaned.
 
     table: "step" (Int64, strictly ascending) and one Float64 column for each of `columns`; null where nothing (or nothing
     finite) was logged. non_finite: column → the steps at which it was. resumed: steps at which a resumed session went on.
