@@ -6,11 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from delphic.objective.explain import render_markdown
+from delphic.runs import logs_page
 from delphic.training import metrics_page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
-PAGES: dict[str, Callable[[], str]] = {"objectives.md": render_markdown, "metrics.md": metrics_page.render_markdown}
+PAGES: dict[str, Callable[[], str]] = {
+    "objectives.md": render_markdown,
+    "metrics.md": metrics_page.render_markdown,
+    "logs.md": logs_page.render_markdown,
+}
 
 
 def main() -> None:

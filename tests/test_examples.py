@@ -78,7 +78,7 @@ def test_every_preset_trains_the_built_in_model_for_a_step(name: str, tmp_path: 
     assert sum(row["gradient_norm"] for row in rows) > 0
 
 
-@pytest.mark.parametrize("page", ["objectives.md", "metrics.md"])
+@pytest.mark.parametrize("page", ["objectives.md", "metrics.md", "logs.md"])
 def test_the_pages_that_come_from_the_code_are_up_to_date(page: str) -> None:
     pages = load_script(ROOT / "scripts" / "write_docs.py").PAGES
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == pages[page](), "run `make docs`"

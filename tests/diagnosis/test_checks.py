@@ -124,3 +124,24 @@ def test_a_reward_that_falls_is_not_called_flat() -> None:
     slight = run(reward_mean=noisy(np.linspace(0.6, 0.57, N), 0.03))
     assert [f.name for f in slight.findings] == ["falling"]
     assert slight.verdict == ("cannot_tell",)
+
+
+def test_what_came_first_is_named() -> None:
+    lost = np.where(T < 60, 0.6, 0.0) + np.where(T < 60, np.random.default_rng(7).normal(0, 0.02, N), 0.0)
+    late, early = np.where(T < 60, 0.02, 1.0), np.full(N, 0.99)
+    assert run(reward_mean=lost, truncated_share=late, silent_share=late, eval_reward=None).verdict == ("collapse",)
+    never = np.zeros(N)
+    never[[3, 20]] = 1 / 64
+    found = run(reward_mean=never, silent_share=early, gradient_norm=np.where(never > 0, 0.1, 0.0), eval_reward=None)
+    assert found.verdict == ("advantage_degeneracy",)
+    assert "it was another in 2 steps before that, so hardly anything was ever paid" in str(found.findings)
+    cut = run(reward_mean=never, truncated_share=early, silent_share=early, eval_reward=None)
+    assert cut.verdict == ("all_truncated",)
+    assert [f.steps[0] for f in cut.findings if f.name == "all_truncated"] == [T[0]]
+
+
+def test_a_run_that_collapsed_was_not_hacked() -> None:
+    fallen = noisy(np.where(T < 30, 0.6, 0.0), 0.005)
+    held_out = np.where(T % 10 == 0, noisy(np.clip(0.5 - T / 250, 0, 1), 0.01, 5), np.nan)
+    assert run(reward_mean=np.clip(fallen, 0, 1), eval_reward=held_out).verdict[0] != "reward_hacking"
+    assert run(reward_mean=RISING, eval_reward=held_out).verdict == ("reward_hacking",)

@@ -8,13 +8,16 @@ import numpy as np
 
 from delphic.diagnosis.finding import Finding, Skipped
 from delphic.diagnosis.instability import noise, quantum_noise, scaled
-from delphic.diagnosis.sequential import Mean, interval, mean, slope, thin, threshold, z_of
+from delphic.diagnosis.sequential import Mean, best_block, interval, mean, slope, thin, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST = 20
 LOST = 0.5  # of the level that was reached
 FELL = 0.1  # of the level at the start: a smaller fall is not worth a warning
 BLOCKS, START = 8, 3
+HARDLY = (
+    2  # smallest steps of the reward, such as one completion of the batch: what was never farther away was not lost
+)
 STILL = 0.005  # of the whole range of the rewards: no more than this is no change
 
 
@@ -74,6 +77,9 @@ def stuck(log: RunLog) -> Finding | Skipped | None:
         if same.all()
         else int(len(same) - 1 - np.flatnonzero(~same & (np.arange(len(same)) < len(same) - k)).max(initial=-1))
     )
+    before = same[: len(same) - run]
+    away = np.abs(reward[: len(before)] - level)
+    never = len(before) == 0 or best_block(away) < HARDLY * float(np.diff(np.unique(reward)).min())
     if same.all() and _teaches(log):
         return Finding(
             "reward_not_used",
@@ -88,14 +94,22 @@ def stuck(log: RunLog) -> Finding | Skipped | None:
         "constant_reward",
         "error",
         f"the reward is {level:.4g} for the last {run} steps: "
-        + ("nothing was ever paid" if same.all() else "one behaviour is left, and nothing to learn from"),
+        + (_hardly(before) if never else "one behaviour is left, and nothing to learn from"),
         (int(steps[-run]), int(steps[-1])),
         "check the verifier by hand on a completion; easier prompts, partial credit"
-        if same.all()
+        if never
         else "go back to before it; an anchor (kl_coefficient) or a reward that grades the attempt",
         "derived",
-        "no_signal" if same.all() else "collapse" if reward[:FEWEST].mean() > level else "policy_concentration",
+        "no_signal" if never else "collapse" if reward[:FEWEST].mean() > level else "policy_concentration",
     )
+
+
+def _hardly(before: np.ndarray) -> str:
+    """before [n]: whether a step had the same reward as the end."""
+    others = int((~before).sum())
+    if not others:
+        return "nothing was ever paid"
+    return f"it was another in {others} step{'s' if others > 1 else ''} before that, so hardly anything was ever paid"
 
 
 def _teaches(log: RunLog) -> bool:

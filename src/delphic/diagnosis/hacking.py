@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from delphic.diagnosis.finding import Finding, Skipped
-from delphic.diagnosis.sequential import Mean, few, interval, mean, slope, threshold, z_of
+from delphic.diagnosis.sequential import Mean, best_block, few, interval, mean, slope, threshold, z_of
 from delphic.runs.log import RunLog
 
 FEWEST_EVALS, BLOCKS = 6, 5
 SHARE_OF_ALARMS = 2e-3  # evaluations are few, so a run has few looks at them
+KEPT = 0.5  # of the best training reward: where that is lost, too, the run collapsed and nothing was hacked
 MATTERS = 0.03  # of the range of rewards: a smaller fall is not worth a word
 PAPER = "arXiv 2606.30789, reward hacking (train–eval decoupling)"
 
@@ -42,7 +43,8 @@ def decoupling(log: RunLog) -> Finding | Skipped | None:
     if min(len(then), len(now)) >= 2 and fell > MATTERS * whole and (z_of(fell, error) > few(z, free) or steadily):
         before, after = mean(then), mean(now)
         rose = after.value - before.value
-        if z_of(rose, before.error, after.error) > -1 and rose > -0.25 * fell:
+        earned = after.value > KEPT * best_block(reward) or reward.min() < 0
+        if earned and z_of(rose, before.error, after.error) > -1 and rose > -0.25 * fell:
             return _finding(int(spans[0][0]), int(spans[1][1]), "error", rose, -fell, "fell")
     return _gap(log, z)
 

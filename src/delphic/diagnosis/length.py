@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from delphic.diagnosis.finding import Finding, Skipped
 from delphic.diagnosis.sequential import mean, threshold, z_of
 from delphic.runs.log import RunLog
@@ -21,11 +23,12 @@ def all_truncated(log: RunLog) -> Finding | Skipped | None:
     late = mean(values[-k:])
     if late.value - threshold(len(values)) * late.error < ALL:
         return None
+    since = int(np.flatnonzero(np.append(True, values[:-k] < ALL / 2))[-1])  # after the last step that was not
     return Finding(
         "all_truncated",
         "error",
         f"{late.value:.1%} of the completions are cut off at the length limit over the last {k} steps, so their reward says nothing",
-        (int(steps[-k]), int(steps[-1])),
+        (int(steps[since]), int(steps[-1])),
         "raise sampling.max_new_tokens, ask for shorter answers in the prompt, or punish length (overlong_buffer); check the stop token",
         "autocontext #1067",
         "all_truncated",

@@ -25,18 +25,21 @@ CHECKS: tuple[Check, ...] = (
     *instability.CHECKS,
     *course.CHECKS,
 )
+START = 5  # steps
 ENOUGH = 20  # steps before a run without findings is called healthy
 FORECAST_POINTS = 300
 
 # a finding that explains another: what is named first takes the modes after it away
 EXPLAINS = {
-    "all_truncated": ("no_signal", "advantage_degeneracy", "collapse", "policy_concentration"),
+    "all_truncated": ("no_signal", "advantage_degeneracy", "policy_concentration"),
     "no_signal": ("policy_concentration",),
     "dynamic_instability": ("collapse",),
     "reward_hacking": ("policy_concentration", "advantage_degeneracy"),
     "advantage_degeneracy": ("no_signal", "policy_concentration"),
-    "collapse": ("advantage_degeneracy", "policy_concentration"),
+    "collapse": ("policy_concentration",),
 }
+# what either causes a collapse or follows from it: whether it was there before decides
+BEFORE = (("all_truncated", "truncated_share", 0.5), ("advantage_degeneracy", "silent_share", 0.8))
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,11 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
 def _verdict(log: RunLog, findings: list[Finding]) -> tuple[str, ...]:
     modes = list(dict.fromkeys(f.mode for f in findings if f.mode and f.severity != "info"))
     explained = {other for mode in modes for other in EXPLAINS.get(mode, ())}
+    if "collapse" in modes:
+        at = min(f.steps[0] for f in findings if f.mode == "collapse")
+        explained |= {
+            "collapse" if _there(log, name, at, least) else mode for mode, name, least in BEFORE if mode in modes
+        }
     kept = tuple(mode for mode in modes if mode not in explained)
     if kept:
         return kept
@@ -96,6 +104,13 @@ def _verdict(log: RunLog, findings: list[Finding]) -> tuple[str, ...]:
     if any(f.name in ("reward_not_used", "flat", "falling") for f in findings):
         return ("cannot_tell",)
     return ("healthy",)
+
+
+def _there(log: RunLog, name: str, step: int, least: float) -> bool:
+    """Whether a share was at `least` at the start and up to a step."""
+    steps, values = log.series(name)
+    before = values[steps < step]
+    return len(before) > 0 and min(float(before[:START].mean()), float(before.mean())) >= least
 
 
 def _forecast(log: RunLog) -> tuple[dict[str, Any] | None, dict[str, np.ndarray] | None]:

@@ -25,7 +25,7 @@ from delphic.statistics.interval import Interval, share
 LOOKS = (0.25, 0.5, 1.0)
 EVERY = 4  # steps between two looks where every look counts
 DELAYED = 20  # runs of a scenario whose delay is measured
-FIRST_SEED = 1000  # the thresholds were set on seeds below 100
+FIRST_SEED, FIRST_MODEL_SEED = 2000, 100  # the checks were set on seeds below 100 of the bandit and of the model
 GRAVE = ("growing_oscillation", "concentration", "degeneracy_hard", "degeneracy_easy", "hacking")
 MODES = ("dynamic_instability", "policy_concentration", "advantage_degeneracy", "reward_hacking")
 FAILURES = frozenset({*MODES, "all_truncated", "sampler_mismatch", "collapse"})
@@ -130,24 +130,26 @@ def run_bandit(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcom
 
 
 def run_model(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
-    """About 25 minutes on one core; quick: a minute."""
+    """About 30 minutes on one core; quick: a minute."""
     count, steps = (1, 24) if quick else (30, MODEL_STEPS)
     rows: list[Row] = []
     ends: Counter[tuple[str, str]] = Counter()
     for scenario in MODEL_SCENARIOS:
-        seeds = range(count * (2 if scenario.name == "model_healthy" else 1))
+        number = count * (2 if scenario.name == "model_healthy" else 1)
+        seeds = range(FIRST_MODEL_SEED, FIRST_MODEL_SEED + number)
         found, verdicts = looked(scenario, model_runs(scenario, seeds, folder / "runs.jsonl", steps, note))
         rows += found
         ends += verdicts
     last = [row for row in rows if row["look"] == "100%"]
     calm = next(row for row in last if row["scenario"] == "model_healthy")
-    wrong = calm["runs"] - calm["right_count"]
+    wrong = share(calm["runs"] - calm["right_count"], calm["runs"])
+    told: Verdict = "holds" if wrong.high <= 0.02 else "does not hold" if wrong.low > 0.02 else "cannot tell"
     claims = [
         Claim(
-            "built-in model: a healthy run is not called anything else at the looks of 25, 50 and 100 %",
+            "built-in model: at most 2 % of the healthy runs are called anything else at the end",
             "stated here",
-            f"{wrong} of {calm['runs']} called something at the end",
-            "cannot tell" if quick else "holds" if wrong == 0 else "does not hold",
+            f"{calm['runs'] - calm['right_count']} of {calm['runs']} ({wrong.low:.1%} – {wrong.high:.1%})",
+            "cannot tell" if quick else told,
         ),
         *(_one_named(row, quick) for row in last if row["scenario"] != "model_healthy"),
     ]

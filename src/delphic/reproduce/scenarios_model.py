@@ -20,7 +20,7 @@ from delphic.training.loop import build_parts
 STEPS, EVERY = 80, 4
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "model_healthy": {},
+    "model_healthy": {"sampling": {"prompts": 16, "completions": 16}},  # as in the demo
     "model_leaky_verifier": {"train": {"learning_rate": 3e-4}},
     "model_high_rate": {"train": {"learning_rate": 2e-3}},
     "model_too_hard": {"task": {"low": 60, "high": 99}},

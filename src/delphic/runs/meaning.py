@@ -52,6 +52,8 @@ def to_log(path: Path, raw: Raw, mapping: Mapping[str, str] | None = None) -> Ru
     wanted = {key.source for key in source.chosen.values()} - {step}
     cleaned = clean(table.select(step, *(name for name in table.columns if name in wanted)), step)
     log = _success(_named(source, cleaned, len(raw.table)), source)
+    if told := _other_held_out(source):
+        problems.append(told)
     if "reward_mean" not in log.table.columns or not len(log.table):
         raise UserError(_no_reward(source, raw))
     used = {key.source for key in source.chosen.values()} | {step}
@@ -83,6 +85,19 @@ def _no_reward(source: Source, raw: Raw) -> str:
     numbers = [name for name in raw.table.columns if name != source.step]
     listed = ", ".join(numbers[:12]) + (", …" if len(numbers) > 12 else "") or "none"
     return f"{source.path}: no column of rewards is known in it; name one with --map reward=COLUMN (it has {listed})"
+
+
+def _other_held_out(source: Source) -> str | None:
+    """That there are other evaluations than the one in use."""
+    chosen = source.chosen.get("eval_reward")
+    if chosen is None or "eval_reward" in source.given:
+        return None
+    keys = [key for key, rule in assign(source.framework, source.table.columns) if rule.canonical == "eval_reward"]
+    others = [key for key in keys if key != chosen.source and source.table[key].is_finite().any()]
+    if not others:
+        return None
+    more = f"{others[0]} is" if len(others) == 1 else f"{others[0]} and {len(others) - 1} more are"
+    return f"the held-out reward is {chosen.source}; {more} not used (--map eval=COLUMN takes another)"
 
 
 # -- which key ------------------------------------------------------------------------------------------------------
