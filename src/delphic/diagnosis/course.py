@@ -125,6 +125,9 @@ def _teaches(log: RunLog) -> bool:
     return False
 
 
+TRENDS = ("still_rising", "plateau", "falling", "flat")
+
+
 def trend(log: RunLog, forecast: dict[str, Any] | None) -> Finding:
     """What the course says where nothing is wrong: an info."""
     steps, reward = log.series("reward_mean")

@@ -44,7 +44,7 @@ BEFORE = (("all_truncated", "truncated_share", 0.5), ("advantage_degeneracy", "s
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """verdict: failure modes, ("healthy",) or ("cannot_tell",). findings: the gravest first. forecast, stability: as those commands'
+    """verdict: failure modes, ("healthy",) or ("cannot_tell",). findings: the gravest first, of these the verdict's. forecast, stability: as those commands'
     JSON, or None. band: t, low, middle, high of the forecast curve. groups: `statistics.rewards.rewards_report` of recorded
     completions, or None."""
 
@@ -77,13 +77,14 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
     skipped = tuple(r for r in results if isinstance(r, Skipped))
     if any(f.name == "reward_not_used" for f in findings):  # what groups and entropy do is then not the reward's doing
         findings = [f for f in findings if f.name not in ("silent_groups", "policy_concentration")]
-    if any(f.severity == "error" for f in findings):
-        findings = [f for f in findings if f.name not in ("flat", "falling")]
-    findings.sort(key=lambda f: -SEVERITIES.index(f.severity))
+    if any(f.severity == "error" for f in findings):  # whether going on pays is then not the question
+        findings = [f for f in findings if f.name not in course.TRENDS]
+    verdict = _verdict(log, findings)
+    findings.sort(key=lambda f: (-SEVERITIES.index(f.severity), f.mode not in verdict))
     groups = None
     if log.rollouts is not None and ahead:
         groups = rewards_report(log.rollouts["reward"].to_numpy(), log.rollouts["group"].to_numpy())
-    return Diagnosis(_verdict(log, findings), tuple(findings), skipped, seen, band, _stability(log, seen), groups)
+    return Diagnosis(verdict, tuple(findings), skipped, seen, band, _stability(log, seen), groups)
 
 
 def _verdict(log: RunLog, findings: list[Finding]) -> tuple[str, ...]:
