@@ -22,6 +22,7 @@ from delphic.dynamics.stability import (
 from delphic.errors import UserError
 from delphic.objective import Objective, build
 from delphic.runs.measured import about, read_measured
+from delphic.runs.read import read_run
 from delphic.runs.series import Series, read_series
 from delphic.statistics.interval import number
 from delphic.training.lag import recurrence
@@ -114,7 +115,9 @@ def _from_run(options: argparse.Namespace) -> dict[str, Any]:
     series = read_series(options.run, options.metric)
     config = _run_config(options.run)
     updates = 1 if config is None else config.train.updates_per_step
-    rate = options.learning_rate if config is None else options.learning_rate or config.train.learning_rate
+    rate = options.learning_rate or (
+        read_run(options.run).learning_rate if config is None else config.train.learning_rate
+    )
     if not rate:
         raise UserError(f"stability: {options.run} does not say its learning rate; give --learning-rate")
     lag = _lag(options, Lag() if config is None else recurrence(config), updates)

@@ -133,10 +133,7 @@ def _forecast(log: RunLog) -> tuple[dict[str, Any] | None, dict[str, np.ndarray]
 
 def _stability(log: RunLog, seen: dict[str, Any] | None) -> dict[str, Any] | None:
     """From the decay rate of the fit with the lag inverted; an upper bound of the margin, so never certified here."""
-    rate = log.settings.get("learning_rate")
-    if rate is None and log.has("learning_rate"):
-        rates = log.series("learning_rate")[1]
-        rate = float(rates.max()) if len(rates) else None
+    rate = log.learning_rate
     decay = seen.get("decay") if seen else None
     if not rate or not decay:
         return None

@@ -80,6 +80,15 @@ class RunLog:
     def steps(self) -> np.ndarray:
         return self.table["step"].to_numpy()
 
+    @property
+    def learning_rate(self) -> float | None:
+        """As the settings say, else the highest that was logged; None where neither does."""
+        rate = self.settings.get("learning_rate")
+        if rate is None and self.has("learning_rate"):
+            rates = self.series("learning_rate")[1]
+            rate = rates.max() if len(rates) else None
+        return float(rate) if rate else None
+
     def has(self, *names: str) -> bool:
         return all(name in self.table.columns for name in names)
 
