@@ -14,6 +14,7 @@ from log_files import agrees, crc32c, database, event, head, put, real, varint, 
 
 from delphic.errors import UserError
 from delphic.runs.areal import areal_rows
+from delphic.runs.read import read_run
 from delphic.runs.tensorboard import read_events
 from delphic.runs.trackio import read_trackio
 
@@ -184,3 +185,29 @@ def test_a_table_that_is_cut_keeps_its_whole_cells() -> None:
     assert math.isnan(first.pop("actor/loss"))
     assert first == {"step": 1, "rollout/reward": 0.25, "actor/lr": 1e-5}
     assert third == {"step": 3, "actor/loss": 2}
+
+
+def test_folders_of_one_writer_go_on_and_those_of_several_runs_are_refused(tmp_path: Path) -> None:
+    def begun(folder: str, steps: range, wall: float) -> None:
+        parts = [event(s, wall + s, train__reward=s / 100, train__kl=0.1) for s in steps]
+        write(tmp_path / folder / "events.out.tfevents.1", head(wall), *parts)
+
+    begun("runs/first", range(1, 11), 0)
+    begun("runs/second", range(9, 21), 100)
+    assert [row["step"] for row in read_events(tmp_path)[0]] == list(range(1, 21))
+    begun("runs/stub", range(1, 3), 200)
+    assert [row["step"] for row in read_events(tmp_path)[0]] == [*range(1, 21), 1, 2]
+    begun("runs/other", range(1, 21), 300)
+    with pytest.raises(UserError, match=r"event files of several runs \(runs/first, runs/other\); name one folder"):
+        read_events(tmp_path)
+    (tmp_path / "log.csv").write_text("step,critic/score/mean,actor/pg_loss\n1,0.5,0.1\n")
+    with pytest.raises(UserError, match="event files of several runs"):
+        read_run(tmp_path)
+    (tmp_path / "runs" / "other" / "log.csv").write_text("step,critic/score/mean,actor/pg_loss\n1,0.5,0.1\n")
+    write(
+        tmp_path / "runs" / "other" / "events.out.tfevents.2",
+        head(400),
+        event(21, 400, train__frac_reward_zero_std=0.1, train__kl=0.1),
+    )
+    with pytest.raises(UserError, match=r"several frameworks: event files \(\w+\), log.csv \(verl\)"):
+        read_run(tmp_path / "runs" / "other")

@@ -94,7 +94,7 @@ def stuck(log: RunLog) -> Finding | Skipped | None:
         "constant_reward",
         "error",
         f"the reward is {level:.4g} for the last {run} steps: "
-        + (_hardly(before) if never else "one behaviour is left, and nothing to learn from"),
+        + (_hardly(before, level) if never else "one behaviour is left, and nothing to learn from"),
         (int(steps[-run]), int(steps[-1])),
         "check the verifier by hand on a completion; easier prompts, partial credit"
         if never
@@ -104,11 +104,11 @@ def stuck(log: RunLog) -> Finding | Skipped | None:
     )
 
 
-def _hardly(before: np.ndarray) -> str:
-    """before [n]: whether a step had the same reward as the end."""
+def _hardly(before: np.ndarray, level: float) -> str:
+    """before [n]: whether a step had the same reward as the end, which is `level`."""
     others = int((~before).sum())
     if not others:
-        return "nothing was ever paid"
+        return "it never changed" if level else "nothing was ever paid"
     return f"it was another in {others} step{'s' if others > 1 else ''} before that, so hardly anything was ever paid"
 
 

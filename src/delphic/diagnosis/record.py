@@ -23,7 +23,10 @@ def non_finite(log: RunLog) -> Finding | Skipped | None:
         name for name in log.non_finite if name in ("loss", "gradient_norm", "reward_mean", "ratio_max", "update_norm")
     ]
     steps = sorted(step for where in log.non_finite.values() for step in where)
-    listed = ", ".join(f"{name} at {len(where)} steps" for name, where in itertools.islice(log.non_finite.items(), 6))
+    listed = ", ".join(
+        f"{name} at {len(where)} step{'s' if len(where) > 1 else ''}"
+        for name, where in itertools.islice(log.non_finite.items(), 6)
+    )
     return Finding(
         "non_finite",
         "error" if grave else "info",

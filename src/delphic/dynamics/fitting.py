@@ -15,6 +15,7 @@ from scipy.optimize import least_squares
 from delphic.dynamics.laws import LAWS, Law
 from delphic.statistics.interval import Interval
 
+NOISELESS = 1e-10  # least variance of the noise, of the curve's: below, sums of squares lose their digits
 BINS = 120  # points a fit looks at; a longer curve is averaged into as many
 COARSE, POINTS = (
     30,
@@ -214,9 +215,13 @@ def _posterior(
     a, b, d = x0 @ x0 / s2 + 2 * p, x1 @ x0 / s2 + p, (x1 * x1).sum(1) / s2 + p
     u, v = x0 @ y / s2, x1 @ y / s2
     det = a * d - b * b
-    m0, m1 = (d * u - b * v) / det, (a * v - b * u) / det
-    cov = np.stack([np.stack([d, -b], -1), np.stack([-b, np.full_like(d, a)], -1)], -2) / det[:, None, None]
-    log_evidence = 0.5 * (2 * np.log(p) - np.log(det)) + 0.5 * (m0 * u + m1 * v)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        m0, m1 = (d * u - b * v) / det, (a * v - b * u) / det
+        cov = np.stack([np.stack([d, -b], -1), np.stack([-b, np.full_like(d, a)], -1)], -2) / det[:, None, None]
+        log_evidence = 0.5 * (2 * np.log(p) - np.log(det)) + 0.5 * (m0 * u + m1 * v)
+    log_evidence = np.where(
+        np.isfinite(log_evidence), log_evidence, -np.inf
+    )  # det = 0 in rounding: a shape that is flat here
     return np.stack([m0 + prior[0], m1], -1), cov, log_evidence
 
 
@@ -321,7 +326,8 @@ def fit_jump(curve: Curve, noise: Noise, least: int = 4) -> Jump | None:
 
 def fit_all(curve: Curve, prior: tuple[float, float]) -> tuple[list[LawFit], Noise]:
     """Every law under the noise of the best: fitted twice, first with independent noise of the differences' size."""
-    rough = Noise(max(float(np.var(np.diff(curve.y)) / 2), 1e-12), 0.0)
+    floor = max(1e-12, NOISELESS * float(np.var(curve.y)))
+    rough = Noise(max(float(np.var(np.diff(curve.y)) / 2), floor), 0.0)
     best, residual, least = LAWS[1], curve.y - curve.y.mean(), np.inf
     grids = [law.phi(curve.t, law.grid(curve.span)) for law in LAWS]
     for law, phi in zip(LAWS, grids, strict=True):
@@ -331,5 +337,5 @@ def fit_all(curve: Curve, prior: tuple[float, float]) -> tuple[list[LawFit], Noi
         if float((curve.w * r**2).sum()) < least:
             best, residual, least = law, r, float((curve.w * r**2).sum())
     noise = estimate_noise(curve, residual, len(best.parameters) + 2)
-    noise = Noise(max(noise.variance, 1e-12), noise.correlation)
+    noise = Noise(max(noise.variance, floor), noise.correlation)
     return [fit_law(law, curve, noise, prior, phi) for law, phi in zip(LAWS, grids, strict=True)], noise

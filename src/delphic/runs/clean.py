@@ -9,6 +9,8 @@ import polars as pl
 
 from delphic.runs.log import Session
 
+LARGEST = 1e150
+
 
 @dataclass
 class Cleaned:
@@ -107,15 +109,15 @@ def _sessions(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[int]]:
 
 
 def _finite(table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]]]:
-    """Null for what is not finite; where that was, of columns that have numbers at all."""
+    """Null for what is not finite, or so large that its square is not; where that was, of columns that have numbers at all."""
     names = [name for name in table.columns if name != "step"]
     if not names:
         return table, {}
-    finite = pl.col(names).is_finite()
-    counts = table.select(pl.col(names).is_finite().sum()).row(0, named=True)
+    finite = pl.col(names).abs() < LARGEST
+    counts = table.select(finite.sum()).row(0, named=True)
     present = table.select(pl.col(names).count()).row(0, named=True)
     bad = {
-        name: tuple(table.filter(~pl.col(name).is_finite())["step"].to_list())
+        name: tuple(table.filter(~(pl.col(name).abs() < LARGEST))["step"].to_list())
         for name in names
         if 0 < (counts[name] or 0) < present[name]
     }

@@ -36,7 +36,9 @@ def read_folder(
     if events:
         from delphic.runs.tensorboard import read_events
 
-        return to_log(folder, from_rows(folder, read_events(folder), "tensorboard"), mapping)
+        raw = from_rows(folder, read_events(folder), "tensorboard")
+        _refuse_others(folder, recognise(raw.table.columns).name)
+        return to_log(folder, raw, mapping)
     return _only_one(folder, mapping, group_size, group_key)
 
 
@@ -70,20 +72,19 @@ def _with_rollouts(folder: Path, log: RunLog, size: int | None, key: str | None)
     return replace(log, rollouts=rollouts, problems=(*log.problems, *problems))
 
 
+def _refuse_others(folder: Path, framework: str) -> None:
+    """Logs of other frameworks beside event files."""
+    for file, (kind, _) in _read_all(folder)[0].items():
+        if kind not in ("generic", framework):
+            raise UserError(
+                f"{folder}: logs of several frameworks: event files ({framework}), {file.name} ({kind}); name one file"
+            )
+
+
 def _only_one(folder: Path, mapping: Mapping[str, str] | None, size: int | None, key: str | None) -> RunLog:
-    files = sorted({file for pattern in LOGS for file in folder.glob(pattern) if file.is_file()})
-    raws: dict[Path, Raw] = {}
+    found, refused = _read_all(folder)
+    raws, named = {file: raw for file, (_, raw) in found.items()}, {file: kind for file, (kind, _) in found.items()}
     dumps = [file for file in folder.glob("*.parquet")]
-    refused = None
-    for file in files[:MOST]:
-        try:
-            raw = raw_of(file)
-        except UserError as error:
-            refused = refused or error
-            continue
-        if raw is not None:
-            raws[file] = raw
-    named = {file: recognise(raw.table.columns).name for file, raw in raws.items()}
     kinds = sorted(set(named.values()) - {"generic"})
     if len(kinds) > 1:
         first = {kind: next(file.name for file, name in named.items() if name == kind) for kind in kinds}
@@ -104,6 +105,22 @@ def _only_one(folder: Path, mapping: Mapping[str, str] | None, size: int | None,
     if refused is not None:
         raise refused
     raise UserError(f"{folder}: no log in it that is known (docs/logs.md lists what is read)")
+
+
+def _read_all(folder: Path) -> tuple[dict[Path, tuple[str, Raw]], UserError | None]:
+    """({file: (framework, rows)} of the logs right in a folder, why the first of the others cannot be read)."""
+    files = sorted({file for pattern in LOGS for file in folder.glob(pattern) if file.is_file()})
+    out: dict[Path, tuple[str, Raw]] = {}
+    refused = None
+    for file in files[:MOST]:
+        try:
+            raw = raw_of(file)
+        except UserError as error:
+            refused = refused or error
+            continue
+        if raw is not None:
+            out[file] = (recognise(raw.table.columns).name, raw)
+    return out, refused
 
 
 def _numbered(files: list[Path]) -> bool:

@@ -82,6 +82,17 @@ def _mapped(path: Path, raw: Raw, mapping: Mapping[str, str]) -> dict[str, str]:
 
 
 def _no_reward(source: Source, raw: Raw) -> str:
+    meant = next(
+        (
+            key
+            for key, rule in assign(source.framework, [*raw.table.columns, *raw.text])
+            if rule.canonical == "reward_mean"
+        ),
+        None,
+    )
+    if meant is not None:
+        holds = "text" if meant in raw.text else "no numbers"
+        return f'{source.path}: its column of rewards, "{meant}", holds {holds}; --map reward=COLUMN names another'
     numbers = [name for name in raw.table.columns if name != source.step]
     listed = ", ".join(numbers[:12]) + (", …" if len(numbers) > 12 else "") or "none"
     return f"{source.path}: no column of rewards is known in it; name one with --map reward=COLUMN (it has {listed})"

@@ -39,33 +39,30 @@ def read_events(path: Path) -> tuple[list[dict[str, float]], list[str]]:
 
     Files of one folder are one run, in the order in which they were begun: a file that goes on inside the steps of those
     before it is a resume, and its values replace theirs from its first step on, tag by tag; one that starts again at the
-    first step begins another session, whose rows follow. Several folders (explorer/ and trainer/) are writers of one run:
-    their rows are merged by step.
+    first step begins another session, whose rows follow. Folders with mostly the same tags are one writer, too (a trainer that
+    makes a new folder when it goes on); others (explorer/ and trainer/) are writers of one run: their rows are merged by step.
 
     Returns: rows {"step": …, tag: value, …} in ascending order of steps within each session; sentences on problems.
 
     Raises:
-        UserError: no such file, no event file there, or not a number in it.
+        UserError: no such file, no event file there, not a number in it, or several runs in folders of their own.
     """
     files = sorted(p for p in path.rglob("*tfevents*") if p.is_file()) if path.is_dir() else [path]
     if not files:
         raise UserError(f"{path}: there is no event file (*tfevents*) below it")
     read = [_read_file(file) for file in files]
     problems = [problem for events in read for problem in events.problems]
-    writers: dict[Path, list[Events]] = {}
-    for events in sorted((e for e in read if e.values), key=lambda e: (e.wall_time, e.path)):
-        writers.setdefault(events.path.parent, []).append(events)
+    writers = [_sessions(files) for files in _writers([events for events in read if events.values])]
     if not writers:
         raise UserError(f"{path}: there are no scalars in it" + "".join(f"; {p}" for p in problems[:1]))
-    sessions: list[Events] = []
-    for parts in sorted((_sessions(files) for files in writers.values()), key=len, reverse=True):
-        for part in parts:  # the writer with most restarts leads; the others join the session begun nearest in time
-            near = min(sessions, key=lambda s: abs(s.wall_time - part.wall_time), default=None)
-            if near is None or parts[0].path.parent == near.path.parent:
-                sessions.append(part)
-            else:
-                for tag, values in part.values.items():
-                    near.values[tag] = {**near.values.get(tag, {}), **values}
+    for parts in writers:
+        _refuse_several(path, parts)
+    writers.sort(key=len, reverse=True)
+    sessions = writers[0]  # the writer with most restarts leads; the others join the session begun nearest in time
+    for part in (part for parts in writers[1:] for part in parts):
+        near = min(sessions, key=lambda s: abs(s.wall_time - part.wall_time))
+        for tag, values in part.values.items():
+            near.values[tag] = {**near.values.get(tag, {}), **values}
     return [row for session in sorted(sessions, key=lambda s: s.wall_time) for row in _rows(session)], problems
 
 
@@ -76,6 +73,33 @@ def _rows(events: Events) -> Iterator[dict[str, float]]:
             by_step.setdefault(step, {})[tag] = value
     for step in sorted(by_step):
         yield {**by_step[step], "step": step}
+
+
+def _writers(read: list[Events]) -> list[list[Events]]:
+    """Files by writer, each in the order in which they were begun: those of one folder, or of folders that share half of their tags."""
+    folders: dict[Path, list[Events]] = {}
+    for events in sorted(read, key=lambda e: (e.wall_time, e.path)):
+        folders.setdefault(events.path.parent, []).append(events)
+    writers: list[tuple[set[str], list[Events]]] = []
+    for files in folders.values():
+        tags = {tag for events in files for tag in events.values}
+        mine = next((w for w in writers if 2 * len(w[0] & tags) >= min(len(w[0]), len(tags))), None)
+        if mine is None:
+            writers.append((tags, files))
+        else:
+            mine[0].update(tags)
+            mine[1].extend(files)
+    return [sorted(files, key=lambda e: (e.wall_time, e.path)) for _, files in writers]
+
+
+def _refuse_several(path: Path, sessions: list[Events]) -> None:
+    """Sessions of about the same length that were written in folders of their own are runs of their own."""
+    lengths = [max(map(len, session.values.values())) for session in sessions]
+    long = {s.path.parent for s, length in zip(sessions, lengths, strict=True) if 2 * length >= max(lengths)}
+    if len(long) > 1:
+        names = sorted(str(folder.relative_to(path)) for folder in long)
+        listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        raise UserError(f"{path}: event files of several runs ({listed}); name one folder")
 
 
 def _sessions(files: list[Events]) -> list[Events]:
