@@ -27,6 +27,7 @@ KEYS = {
     "length_max": "completions/max_length",
     "truncated_share": "completions/clipped_ratio",
 }
+STILL = CALM | {"plateau"}  # no failure: a warning of it is none of a failure
 # its detectors, and the failure that each is about; a warning of any counts
 NAMES = {
     "advantage_collapse": "advantage_degeneracy",
@@ -67,10 +68,10 @@ def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
         ours = [set(judge(log, len(log.table)).verdict) for log in runs]
         for name, said in (("delphic", ours), ("rldoctor", theirs)):
             calm = right == CALM
-            hits = sum(bool(s & right) if not calm else not (s - CALM) for s in said)
+            hits = sum(bool(s & right) if not calm else not (s - STILL) for s in said)
             found = share(hits, len(runs))
             row[f"{name} right"] = f"{found.value:.0%} ({found.low:.0%} – {found.high:.0%})"
-            other = Counter(x for s in said for x in s if x not in right and x not in CALM)
+            other = Counter(x for s in said for x in s if x not in right and x not in STILL)
             row[f"{name} named instead"] = ", ".join(f"{x} {n}" for x, n in other.most_common(3))
         rows.append(row)
         note(f"{scenario.label}: {row['delphic right']} and {row['rldoctor right']}")
