@@ -10,7 +10,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from delphic.reproduce import detection, scenarios_model
-from delphic.reproduce.detection import CALM, _false_alarms, _one_named, alarms, delay, expected, judge, logs, looked
+from delphic.reproduce.detection import _false_alarms, _one_named
+from delphic.reproduce.detection_looks import CALM, alarms, delay, expected, judge, logs, looked
 from delphic.reproduce.scenarios import SCENARIOS, Scenario, bandit_runs
 from delphic.reproduce.scenarios_model import MODEL_SCENARIOS, logged, model_run
 from delphic.runs.log import RunLog

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from delphic.reproduce.claims import Outcome, Part
-from delphic.reproduce.detection import CALM, FIRST_SEED, expected, judge, logs
+from delphic.reproduce.detection_looks import CALM, FIRST_SEED, expected, judge, logs, percent
 from delphic.reproduce.scenarios import SCENARIOS, bandit_runs
 from delphic.runs.log import RunLog
 from delphic.statistics.interval import share
@@ -70,7 +70,7 @@ def run(folder: Path, quick: bool, note: Callable[[str], None]) -> Outcome:
             calm = right == CALM
             hits = sum(bool(s & right) if not calm else not (s - STILL) for s in said)
             found = share(hits, len(runs))
-            row[f"{name} right"] = f"{found.value:.0%} ({found.low:.0%} – {found.high:.0%})"
+            row[f"{name} right"] = percent(found)
             other = Counter(x for s in said for x in s if x not in right and x not in STILL)
             row[f"{name} named instead"] = ", ".join(f"{x} {n}" for x, n in other.most_common(3))
         rows.append(row)

@@ -11,9 +11,9 @@ import polars as pl
 
 from delphic.errors import UserError
 from delphic.runs.detect import recognise
+from delphic.runs.file import from_rows, log_of_rollouts, planned, raw_of, read_file
 from delphic.runs.log import RunLog
 from delphic.runs.meaning import to_log
-from delphic.runs.read import from_rows, log_of_rollouts, planned, raw_of, read_file
 from delphic.runs.rows import Raw
 
 LOGS = ("*.jsonl", "*.ndjson", "*.csv", "*.log", "*.txt", "*.json", "*.db", "*.jsonl.gz", "*.csv.gz")

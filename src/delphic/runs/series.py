@@ -12,7 +12,8 @@ from delphic.errors import UserError, nearest
 from delphic.runs.clean import clean
 from delphic.runs.detect import recognise
 from delphic.runs.exports import one_run
-from delphic.runs.read import planned, raw_of, read_run
+from delphic.runs.file import planned, raw_of
+from delphic.runs.read import read_run
 from delphic.runs.steps import step_column
 
 
