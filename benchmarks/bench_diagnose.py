@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+OURS, PEER = "delphic, 20,000 steps, jsonl", "rldoctor, 20,000 steps, jsonl"
 KEYS = ("reward", "reward_std", "frac_reward_zero_std", "entropy", "kl", "grad_norm", "learning_rate", "loss", "completions/mean_length", "completions/clipped_ratio")  # fmt: skip
 
 
@@ -69,23 +70,41 @@ def main() -> None:
             write(Path(folder) / name, steps)
             jobs[f"delphic, {steps:,} steps, {Path(name).suffix[1:]}"] = [*ours, str(Path(folder) / name)]
         if there:
-            jobs["rldoctor, 20,000 steps, jsonl"] = [str(peer), "diagnose", str(Path(folder) / "log.jsonl")]
+            jobs[PEER] = [str(peer), "diagnose", str(Path(folder) / "log.jsonl")]
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
         for _ in range(rounds):
             for name, command in jobs.items():
                 found[name].append(measure(command))
+    text = page(found)
+    print(text)
+    (Path(__file__).resolve().parent.parent / "docs" / "performance-diagnose.md").write_text(text, encoding="utf-8")
+
+
+def page(found: dict[str, list[tuple[float, float]]]) -> str:
+    """docs/performance-diagnose.md."""
+    lines = [
+        "# Performance of a diagnosis",
+        "",
+        "*Written by `benchmarks/bench_diagnose.py`; edit it, not this page.*",
+        "",
+        "A clean log from the command line to the verdict: wall seconds and peak memory of the whole process, one thread, in turn within",
+        f"one run, {len(next(iter(found.values())))} rounds.",
+        "",
+        "| log, keys | seconds, median (range) | peak memory |",
+        "|---|---|---|",
+    ]
     for name, values in found.items():
         seconds, memory = zip(*values, strict=True)
-        print(
-            f"{name}: {statistics.median(seconds):.2f} s ({min(seconds):.2f} – {max(seconds):.2f}), {max(memory):.0f} MB"
+        lines.append(
+            f"| {name}, 40 keys | **{statistics.median(seconds):.2f}** ({min(seconds):.2f} – {max(seconds):.2f}) | {max(memory):.0f} MB |"
         )
-    if there:
-        mine, theirs = found["delphic, 20,000 steps, jsonl"], found["rldoctor, 20,000 steps, jsonl"]
-        ratios = sorted(b[0] / a[0] for a, b in zip(mine, theirs, strict=True))
-        memory = sorted(b[1] / a[1] for a, b in zip(mine, theirs, strict=True))
-        print(
-            f"rldoctor / delphic: {ratios[len(ratios) // 2]:.1f} × the time, {memory[len(memory) // 2]:.1f} × the memory"
-        )
+    theirs = found.get(PEER)
+    if theirs:
+        pairs = list(zip(found[OURS], theirs, strict=True))
+        ratios = [sorted(b[k] / a[k] for a, b in pairs) for k in (0, 1)]
+        time_, memory_ = (f"**{r[len(r) // 2]:.1f}** × ({r[0]:.1f} – {r[-1]:.1f})" for r in ratios)
+        lines += ["", f"rldoctor 0.2 over delphic, the same 20,000 steps: {time_} the time, {memory_} the memory."]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from delphic.dynamics.response import raised_slope
 from delphic.errors import UserError
-from delphic.plugins.trl import DelphicProbeCallback
+from delphic.plugins.trl import DelphicDiagnoseCallback, DelphicProbeCallback
 
 
 def digits(completions: list[str], **kwargs: Any) -> list[float]:
@@ -66,13 +66,19 @@ class Spy(TrainerCallback):
 def test_the_rate_is_raised_for_a_few_steps_and_put_back_exactly(tiny_model: Path, tmp_path: Path) -> None:
     spies, trainers = [Spy(), Spy()], []
     probe = DelphicProbeCallback(every=6, steps=2, factor=3)
+    doctor = DelphicDiagnoseCallback(every=8)
     for number, spy in enumerate(spies):
         trainer = make(tiny_model, tmp_path / str(number))  # seeds what it draws
         if number:
             assert probe.attach(trainer) is probe
+        else:
+            trainer.add_callback(doctor)
         trainer.add_callback(spy)
         trainer.train()
         trainers.append(trainer)
+    assert doctor.live.last is not None  # TRL's own rows are understood
+    assert {"reward", "frac_reward_zero_std", "grad_norm"} <= doctor.live.rows[0].keys()
+    assert [f.name for f in doctor.live.last.findings if f.severity == "info"] == ["too_short"]
     raised = [probe.raises(k) for k in range(16)]
     assert [k for k in range(16) if raised[k]] == [6, 7, 12, 13]
     own, seen = np.array(spies[0].rates), np.array(spies[1].rates)
