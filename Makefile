@@ -32,7 +32,7 @@ $(VENV)/.train: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.train
 	$(PIP) -e '.[train,dev]'
-	-$(PIP) --no-deps trl verl trinity-rft rldoctor  # peers; where one cannot be had, its tests skip
+	-$(PIP) --no-deps trl verl trinity-rft rldoctor orjson  # peers; where one cannot be had, its tests skip
 	touch $@
 
 bench: $(VENV)/.dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class LiveDiagnosis:
 
     def add(self, step: int, row: Mapping[str, Any]) -> list[Finding]:
         """A row of the log; the findings above info that are new with it."""
-        self.rows.append({"step": step, **{k: v for k, v in row.items() if isinstance(v, int | float)}})
+        self.rows.append({"step": step, **{k: v for k, v in row.items() if isinstance(v, Real)}})
         return self.look() if len(self.rows) % self.every == 0 else []
 
     def look(self) -> list[Finding]:
