@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,17 @@ def test_real_staleness_explains_a_mismatch() -> None:
     found = run(kl_sampler=noisy(np.full(N, 0.2)), lag=np.full(N, 4.0))
     assert found.verdict == ("healthy",)
     assert [f.severity for f in found.findings if f.name == "sampler_mismatch"] == ["warning"]
+
+
+def test_every_finding_is_in_the_table_of_the_docs() -> None:
+    root = Path(__file__).resolve().parents[2]
+    table = (root / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    files = (root / "src" / "delphic" / "diagnosis").glob("*.py")
+    names = {
+        name for file in files for name in re.findall(r'Finding\(\s*"([a-z_]+)"', file.read_text(encoding="utf-8"))
+    }
+    assert len(names) > 20
+    assert [name for name in names if f"`{name}`" not in table] == []
 
 
 def test_a_short_run_cannot_be_told() -> None:

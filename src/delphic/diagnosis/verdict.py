@@ -12,7 +12,6 @@ from delphic.diagnosis import course, groups, hacking, instability, length, poli
 from delphic.diagnosis.finding import SEVERITIES, Finding, Skipped
 from delphic.diagnosis.sequential import thin
 from delphic.runs.log import RunLog
-from delphic.statistics.rewards import rewards_report
 
 Check = Callable[[RunLog], Finding | Skipped | None]
 CHECKS: tuple[Check, ...] = (
@@ -81,10 +80,16 @@ def diagnose(log: RunLog, *, ahead: bool = True) -> Diagnosis:
         findings = [f for f in findings if f.name not in course.TRENDS]
     verdict = _verdict(log, findings)
     findings.sort(key=lambda f: (-SEVERITIES.index(f.severity), f.mode not in verdict))
-    groups = None
-    if log.rollouts is not None and ahead:
-        groups = rewards_report(log.rollouts["reward"].to_numpy(), log.rollouts["group"].to_numpy())
+    groups = _groups(log) if ahead else None
     return Diagnosis(verdict, tuple(findings), skipped, seen, band, _stability(log, seen), groups)
+
+
+def _groups(log: RunLog) -> dict[str, Any] | None:
+    if log.rollouts is None:
+        return None
+    from delphic.statistics.rewards import rewards_report  # imports that few logs need
+
+    return rewards_report(log.rollouts["reward"].to_numpy(), log.rollouts["group"].to_numpy())
 
 
 def _verdict(log: RunLog, findings: list[Finding]) -> tuple[str, ...]:
