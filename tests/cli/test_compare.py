@@ -148,6 +148,7 @@ def test_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ([a], "two runs"),
         ([a, str(tmp_path / "b")], "no such file"),
         ([a, a, "--seed-spread", "-1"], "negative"),
+        ([a, a, "--group-sizes", "0", "4"], "at least 1, got 0 and 4"),
     ):
         assert main(["compare", *arguments]) == 2
         assert said in capsys.readouterr().err

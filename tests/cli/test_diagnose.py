@@ -204,6 +204,10 @@ def test_watch_says_what_is_new_and_stops_at_the_first_finding(
     assert main(["watch", str(path), "--seconds", "0", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] == ["collapse"]
     assert main(["watch", str(path), "--every", "0"]) == 2
+    for option in ("--end", "--learning-rate", "--sync-interval"):
+        capsys.readouterr()
+        assert main(["diagnose", str(path), option, "0"]) == 2
+        assert f"{option} must be positive, got 0" in capsys.readouterr().err
 
 
 def test_help_of_every_command_fits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from log_files import jsonl, real, verl
 from delphic.errors import UserError
 from delphic.rollouts import Rollouts
 from delphic.runs.dumps import TEXTS, read_rollouts
+from delphic.runs.read import read_run
 from delphic.statistics.rewards import rewards_report
 from delphic.statistics.spread import reward_spread
 
@@ -242,3 +243,14 @@ def test_the_report_leaves_out_what_the_data_do_not_tell() -> None:
     assert report["group_size"] == {"smallest": 1, "median": 1, "largest": 1}
     assert report["rewards"]["variance_within"] is None
     assert report["rewards"]["silent_share_expected"] is None
+
+
+def test_a_table_of_completions_is_no_log(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("uid,reward\na,1\na,0\nb,1\nb,\n")
+    log = read_run(table)
+    assert (log.framework, len(log.table), log.non_finite) == ("rollouts", 1, {})
+    assert log.series("reward_mean")[1].tolist() == pytest.approx([2 / 3])
+    one = read_run(jsonl(tmp_path / "3.jsonl", verl(3, ["a", "b", "a", "b"], [1, 0, 0, 0])))
+    assert (one.framework, one.steps.tolist()) == ("rollouts", [3])
+    assert one.series("silent_share")[1].tolist() == [0.5]

@@ -31,6 +31,10 @@ def run_compare(options: argparse.Namespace) -> int:
     one, two = _sides(options)
     if options.seed_spread is not None and not options.seed_spread >= 0:
         raise UserError(f"compare: --seed-spread must not be negative, got {options.seed_spread:g}")
+    if options.group_sizes is not None and min(options.group_sizes) < 1:
+        raise UserError(
+            f"compare: --group-sizes must be at least 1, got {options.group_sizes[0]} and {options.group_sizes[1]}"
+        )
     sides = [[_curve(path) for path in side] for side in (one, two)]
     levels = [[late_level(values) for values, _, _ in side] for side in sides]
     means = [np.array([level.value for level in side]) for side in levels]

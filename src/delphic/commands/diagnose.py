@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,10 @@ def read(options: argparse.Namespace) -> RunLog:
     """The run that a command's options name, its planned end and its settings as given."""
     from delphic.runs.read import read_run
 
+    for name in ("end", "learning_rate", "sync_interval", "group_size"):
+        value = getattr(options, name, None)
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"--{name.replace('_', '-')} must be positive, got {value:g}")
     log = read_run(
         options.path, mapping(options.map), getattr(options, "group_size", None), getattr(options, "group_key", None)
     )

@@ -17,12 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delphic.errors import UserError, nearest
+from delphic.runs.synonyms import COMPLETIONS, GROUPS, REWARDS
 
-GROUPS = ("group", "group_id", "group_idx", "uid", "prompt_id", "problem_id", "question_id", "example_id")
-REWARDS = ("reward", "score", "total_reward", "rewards", "final_reward")
 _STEPS = ("step", "iteration", "global_step", "training_step")
 _PROMPTS = ("prompt", "input", "question")
-_COMPLETIONS = ("completion", "output", "response")
 _LENGTHS = ("completion_length", "response_length", "length")
 _TRUNCATED = ("truncated", "is_truncated", "overlong")
 _UNREADABLE = (
@@ -35,7 +33,7 @@ _UNREADABLE = (
 )
 _ADVANTAGES = ("advantage", "advantages")
 _STEP_IN_NAME = re.compile(r"(?:completions_|(?:train_data_|global_)?step_?|iteration_)(\d+)(?:\.\w+)*")
-_READ = (*GROUPS, *REWARDS, *_STEPS, *_PROMPTS, *_COMPLETIONS, *_LENGTHS, *_TRUNCATED, *_ADVANTAGES)
+_READ = (*GROUPS, *REWARDS, *_STEPS, *_PROMPTS, *COMPLETIONS, *_LENGTHS, *_TRUNCATED, *_ADVANTAGES)
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ def _flat(row: Mapping[str, Any], source: Source) -> Completion:
         step=_step(_first(row, _STEPS), source.path, "tail_version" in row),
         key=_key(row, source),
         prompt=_text(_first(row, _PROMPTS)),
-        text=_text(_first(row, _COMPLETIONS)),
+        text=_text(_first(row, COMPLETIONS)),
         reward=_number(reward),
         length=_known(length),
         truncated=_flag(_first(row, _TRUNCATED)),

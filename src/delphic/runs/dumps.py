@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 
 from delphic.errors import UserError
-from delphic.runs.dump_rows import GROUPS, Completion, Source, read_completions
+from delphic.runs.dump_rows import Completion, Source, read_completions
+from delphic.runs.synonyms import GROUPS
 
 TEXTS = 2000  # completions kept as text: enough to look at, and a long run still fits into memory
 _KINDS = (  # file names in a folder, by framework; the first kind that is there is read

@@ -14,6 +14,7 @@ from delphic.errors import UserError
 from delphic.runs.log import RunLog
 from delphic.runs.meaning import to_log
 from delphic.runs.rows import Raw
+from delphic.runs.synonyms import COMPLETIONS, GROUPS, REWARDS, STEPS
 from delphic.runs.text import load, read_text
 
 
@@ -58,10 +59,12 @@ def from_rows(path: Path, found: tuple[list[dict[str, float]], list[str]], form:
 
 
 def _is_dump(raw: Raw) -> bool:
-    """A row a completion: rewards without steps, or a sample's number beside them."""
-    names = set(raw.table.columns)
-    rewarded = bool(names & {"reward", "score", "rewards"})
-    return raw.form == "jsonl" and rewarded and bool(names & {"sample_idx", "seqlen", "head_version", "prompt_len"})
+    """A row a completion: a reward, and its text, its length in tokens or, in a table without steps, the id of its group."""
+    numbers, text = set(raw.table.columns), set(raw.text)
+    if raw.form not in ("jsonl", "csv") or not numbers & set(REWARDS):
+        return False
+    grouped = (numbers | text) & (set(GROUPS) - {"group"}) and not numbers & set(STEPS)
+    return bool(numbers & {"sample_idx", "seqlen", "head_version", "prompt_len"} or text & set(COMPLETIONS) or grouped)
 
 
 def _dump(path: Path, group_size: int | None, group_key: str | None) -> RunLog:
@@ -73,13 +76,14 @@ def _dump(path: Path, group_size: int | None, group_key: str | None) -> RunLog:
 
 def log_of_rollouts(path: Path, rollouts: pl.DataFrame, problems: list[str]) -> RunLog:
     """A dump as a run: a row a step, with what completions tell."""
-    steps = rollouts if "step" in rollouts.columns else rollouts.with_columns(pl.lit(0).alias("step"))
+    judged = rollouts.with_columns(pl.col("reward").fill_nan(None))
+    steps = judged if "step" in judged.columns else judged.with_columns(pl.lit(0).alias("step"))
     groups = steps.group_by("step", "group").agg(
-        pl.col("reward").n_unique().alias("levels"),
+        pl.col("reward").drop_nulls().n_unique().alias("levels"),
         pl.col("reward").min().alias("low"),
         pl.col("reward").count().alias("n"),
     )
-    top = rollouts["reward"].max()
+    top = judged["reward"].max()
     silent = groups.group_by("step").agg(
         ((pl.col("levels") <= 1) & (pl.col("n") > 1)).mean().alias("silent_share"),
         ((pl.col("levels") <= 1) & (pl.col("low") == top) & (pl.col("n") > 1)).mean().alias("solved_all_share"),

@@ -1,4 +1,4 @@
-"""Names that people give the columns of logs which no framework wrote."""
+"""Names that people give the columns of logs which no framework wrote, and of completions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ STEPS = (
     "step", "_step", "training/global_step", "train/global_step", "global_step", "trainer/global_step", "train/step",
     "rollout/step", "training_step", "progress/batch", "wandb_step", "iteration", "epoch_step",
 )  # fmt: skip
+# of recorded completions: ids of groups, rewards, texts
+GROUPS = ("group", "group_id", "group_idx", "uid", "prompt_id", "problem_id", "question_id", "example_id")
+REWARDS = ("reward", "score", "total_reward", "rewards", "final_reward")
+COMPLETIONS = ("completion", "output", "response")
 GENERIC = keys(
     *(f"{name} | reward_mean" for name in ("reward_mean", "reward", "reward_avg", "mean_reward", "avg_reward", "reward/mean", "rewards/mean", "train/reward", "rewards", "score", "return", "accuracy")),
     *(f"{name} | eval_reward" for name in ("eval_reward", "eval_acc", "eval_accuracy", "val_reward", "val_acc", "test_acc", "test_reward", "eval/reward", "val/reward", "heldout_reward", "true_reward")),
