@@ -210,6 +210,23 @@ def test_watch_says_what_is_new_and_stops_at_the_first_finding(
         assert f"{option} must be positive, got 0" in capsys.readouterr().err
 
 
+def test_watch_waits_for_a_run_that_has_only_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 0, "eval_accuracy": 0.4}\n')
+
+    def begin() -> None:
+        time.sleep(0.5)
+        log(path, HEALTHY)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    assert main(["watch", str(path), "--every", "0.05", "--seconds", "3"]) == 0
+    thread.join()
+    said = capsys.readouterr()
+    assert said.err.count("waiting for rewards") == 1
+    assert "step 80" in said.out
+
+
 def test_help_of_every_command_fits(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("diagnose", "watch"):
         with pytest.raises(SystemExit):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,7 +103,7 @@ def run_watch(options: argparse.Namespace) -> int:
             now = _size(options.path)
             if now != before:
                 before = now
-                log = _growing(options)
+                log = _growing(options, seen)
                 if log is not None:
                     found = diagnose(log, ahead=False)
                     status = found.status
@@ -116,10 +117,17 @@ def run_watch(options: argparse.Namespace) -> int:
         return status
 
 
-def _growing(options: argparse.Namespace) -> RunLog | None:
-    """The log as it is now; None while there is nothing to read yet in a file that exists."""
+def _growing(options: argparse.Namespace, seen: set[str]) -> RunLog | None:
+    """The log as it is now; None while there is nothing to read yet in a file that exists, or no reward (said once)."""
+    from delphic.runs.meaning import NoRewardsError
+
     try:
         return read(options)
+    except NoRewardsError as error:
+        if not seen:
+            print(f"delphic: waiting for rewards; {error}", file=sys.stderr)
+            seen.add("waiting")
+        return None
     except UserError:
         if options.path.exists() and _size(options.path)[1] == 0:
             return None

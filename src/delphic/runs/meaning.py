@@ -25,6 +25,10 @@ HELD_OUT = re.compile(r"(?:^|[/_.-])(?:eval|val|test|heldout|held_out)")
 SHARE = re.compile(r"acc|pass|correct|solve|success")  # what cannot be above 1 unless it is in percent
 
 
+class NoRewardsError(UserError):
+    """A log without rewards; a run that has just begun has none yet."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A table and what is known of it on the way to a run. chosen: canonical → the key that serves it."""
@@ -41,7 +45,8 @@ def to_log(path: Path, raw: Raw, mapping: Mapping[str, str] | None = None) -> Ru
     """Give the columns of a source their meaning and clean its steps.
 
     Raises:
-        UserError: the mapping names what is not there or holds no numbers, or there are no rewards.
+        UserError: the mapping names what is not there or holds no numbers.
+        NoRewardsError: there are no rewards.
     """
     raw = one_run(raw)
     given = _mapped(path, raw, mapping or {})
@@ -55,7 +60,7 @@ def to_log(path: Path, raw: Raw, mapping: Mapping[str, str] | None = None) -> Ru
     if told := _other_held_out(source):
         problems.append(told)
     if "reward_mean" not in log.table.columns or not len(log.table):
-        raise UserError(_no_reward(source, raw))
+        raise NoRewardsError(_no_reward(source, raw))
     used = {key.source for key in source.chosen.values()} | {step}
     return replace(
         log,
